@@ -65,7 +65,9 @@ class ExtractText(beam.PTransform):
 
 
 def _extract(extractor: Extractor, row: Fields, html_field: str, url_field: str) -> Judged:
-    html, url = _value(row, html_field), row.get(url_field)
+    if html_field not in row:
+        return "no_text", _missing(row, html_field)
+    html, url = row[html_field], row.get(url_field)
     if not isinstance(html, (str, bytes)):
         return "no_text", f"{html_field} is {type(html).__name__}, not text or bytes"
     (result,) = extractor.map(
@@ -109,7 +111,9 @@ class CleanText(beam.PTransform):
 
 
 def _clean(cleaner: Cleaner, row: Fields, text_field: str) -> Judged:
-    if not isinstance(text := _value(row, text_field), str):
+    if text_field not in row:
+        return "empty_text", _missing(row, text_field)
+    if not isinstance(text := row[text_field], str):
         return "empty_text", f"{text_field} is {type(text).__name__}, not text"
     cleaned = cleaner(text)
     if cleaned.reason is not None:
@@ -158,7 +162,9 @@ class MarkNearDuplicates(beam.PTransform):
 
 
 def _check(_: None, row: Fields, text_field: str) -> Judged:
-    is_text = isinstance(text := _value(row, text_field), (str, type(None)))
+    if text_field not in row:
+        return "empty_text", _missing(row, text_field)
+    is_text = isinstance(text := row[text_field], (str, type(None)))
     return {} if is_text else ("empty_text", f"{text_field} is {type(text).__name__}, not text")
 
 
@@ -220,7 +226,5 @@ def _typed(
     return found
 
 
-def _value(fields: Mapping[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise ValueError(f"a row has no field {name!r}; it has {', '.join(fields)}")
-    return fields[name]
+def _missing(fields: Mapping[str, Any], name: str) -> str:
+    return f"no field {name!r}; it has {', '.join(map(str, fields)) or 'none'}"

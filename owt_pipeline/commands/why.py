@@ -16,14 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.errors import NotFound
+from owt_pipeline.config import read_config, settings_of
+from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.formats.records import format_of, read_records
 from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, id_of, unescaped
 from owt_pipeline.ledger.commit import what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.folder import Storage, expand_globs
 from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
@@ -270,7 +273,31 @@ def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict
     )
     if kept:
         shown["kept_url"] = kept[0].row["url"]
+    elif place := _place_among_known_texts(readers["duplicates"], row["kept_url_id"]):
+        shown["kept_in"] = place
     return shown
+
+
+def _place_among_known_texts(decisions: DatasetReader, text_id: int) -> str | None:
+    """Return the file of `--against` and the line or row that has the text with this id; only the
+    names of the files if none has it any more; None without `--against`."""
+    names = [source["name"] for source in decisions.manifest.sources if source["kind"] == "against"]
+    if not names:
+        return None
+    settings = read_config(settings_of(decisions.workdir)).get("dedupe", {})
+    # Files may be gone or changed since: the answer names what is known.
+    with contextlib.suppress(UserError, OSError):
+        for path in expand_globs(tuple(settings.get("against", ())), "against"):
+            for record in read_records(path, path, format_of(path), columns=["text"]):
+                text = (record.fields or {}).get("text")
+                if isinstance(text, str) and text_id == _id_of_known_text(text):
+                    return record.where
+    return f"one of the files of --against, which have changed since: {', '.join(names)}"
+
+
+def _id_of_known_text(text: str) -> int:
+    """Return the id by which dedupe knows a text that has no URL."""
+    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "replace"))
 
 
 def cut(text: str, length: int = 160) -> str:

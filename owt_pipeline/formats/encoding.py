@@ -31,6 +31,9 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w./-]+)?")
 _END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
 
+CHANGED, RESPACED = 1, 2
+
+
 class Encoding(ABC):
     """A tokenizer. Text that looks like a special token is encoded as ordinary text.
 
@@ -69,9 +72,12 @@ class Encoding(ABC):
         return np.fromiter((len(part) for part in self._encode(texts)), np.int64, len(texts))
 
     def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """bool (n,): whether each text is not what its ids decode to, since the tokenizer cannot
-        write all of it."""
-        return np.zeros(len(texts), bool)
+        """Return uint8 (n,): CHANGED for a text that is not what its ids decode to, since the
+        tokenizer cannot write all of it; RESPACED if only white space differs; else 0.
+
+        What a tokenizer normalises, such as capitals, is no change.
+        """
+        return np.zeros(len(texts), np.uint8)
 
     @abstractmethod
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -209,7 +215,28 @@ class _FromFile(Encoding):
     def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         parts = [part.tolist() for part in np.split(ids, offsets[1:-1])] if texts else []
         decoded = self._tokenizer.decode_batch(parts, skip_special_tokens=False)
-        return np.array([a != b for a, b in zip(texts, decoded, strict=True)], bool)
+        pairs = zip(map(_without_surrogates, texts), decoded, strict=True)
+        return np.array([self._change(*pair) for pair in pairs], np.uint8)
+
+    def _change(self, text: str, decoded: str) -> int:
+        if self._holds(text, decoded):
+            return 0
+        without_spaces = ("".join(one.split()) for one in (text, decoded))
+        return RESPACED if self._holds(*without_spaces) else CHANGED
+
+    def _holds(self, text: str, decoded: str) -> bool:
+        """Return whether tokens decode to all of the text, as the tokenizer normalises it.
+
+        A tokenizer may lower the letters, or put a space before the text: its tokens stand for all
+        of the text none the less.
+        """
+        if decoded in (text, f" {text}"):
+            return True
+        normalizer = self._tokenizer.normalizer
+        if normalizer is None:
+            return False
+        normalized = normalizer.normalize_str(text)
+        return decoded in (normalized, f" {normalized}")
 
     def _without_eot(self, text: str) -> np.ndarray:
         """The ids of a text that has the name of the end-of-text token in it, which some

@@ -92,13 +92,15 @@ class DatasetReader:
     def batches_of(
         self, file: ShardFile, *, columns: list[str] | None = None, rows: int = 256
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of at most `rows` rows of one file; raises UserError if it is damaged."""
+        """Yield batches of at most `rows` rows of one file, fewer of long ones; raise UserError if
+        it is damaged."""
         with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
             if file.path.endswith(".arrow"):
                 yield from arrow_batches(source, columns, rows)
             else:
                 parquet = pq.ParquetFile(source)
-                for batch in parquet.iter_batches(batch_size=rows, columns=columns):
+                size = _rows_within_bytes(parquet.metadata, rows)
+                for batch in parquet.iter_batches(batch_size=size, columns=columns):
                     yield batch.select(columns) if columns else batch
 
     def ids(self, shard: int, kind: str = "data") -> np.ndarray:
@@ -127,6 +129,19 @@ class DatasetReader:
                 if file.path.endswith(".arrow")
                 else pq.read_schema(source)
             )
+
+
+# A batch of the longest documents may be this large, since all its rows are in memory.
+_MAX_BATCH_BYTES = 64 << 20
+
+
+def _rows_within_bytes(metadata: pq.FileMetaData, rows: int) -> int:
+    """Return how many rows to read at a time: `rows`, or fewer of a file with long ones."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        row_bytes = group.total_byte_size // max(group.num_rows, 1)
+        rows = min(rows, max(_MAX_BATCH_BYTES // max(row_bytes, 1), 1))
+    return rows
 
 
 def arrow_batches(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import BeamAssertException, assert_that
+from apache_beam.testing.util import BeamAssertException, assert_that, equal_to
 from apache_beam.transforms.window import FixedWindows
 
 import owt_pipeline as owt
@@ -158,18 +158,27 @@ def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
         rows | MarkNearDuplicates()
 
 
-def test_a_url_that_is_no_text_counts_as_none_and_a_row_without_the_field_names_those_it_has() -> (
-    None
-):
+def test_a_url_that_is_no_text_counts_as_none_and_a_row_without_the_field_is_a_reject() -> None:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         rows = [{"html": page(1), "url": url} for url in (float("nan"), 7, b"https://example.org/")]
         result = pipeline | beam.Create(rows) | ExtractText()
         assert_that(result["out"], rows_are([{"text": owt.extract(page(1)).text}] * 3, "text"))  # type: ignore[union-attr]
-    with (
-        pytest.raises(Exception, match=r"a row has no field 'html'; it has body"),
-        beam.Pipeline(runner=FnApiRunner()) as pipeline,
-    ):
-        _ = pipeline | beam.Create([{"body": ""}]) | ExtractText()
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        rows = pipeline | beam.Create([{"body": "x"}, {}])
+        transforms = (ExtractText(), CleanText(), MarkNearDuplicates())
+        for number, transform in enumerate(transforms):
+            field, reason = [("html", "no_text"), ("text", "empty_text")][number > 0]
+            about = (
+                ("body", f"no field {field!r}; it has body"),
+                (None, f"no field {field!r}; it has none"),
+            )
+            expected = [
+                {**({"body": "x"} if body else {}), "reason": reason, "detail": detail}
+                for body, detail in about
+            ]
+            result = rows | f"Transform {number}" >> transform
+            found = result["rejects"] | f"As dicts {number}" >> beam.Map(lambda row: row._asdict())
+            assert_that(found, equal_to(expected), label=f"rejects {number}")
 
 
 def test_beam_yaml_runs_them(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import LedgerError, UserError
-from owt_pipeline.formats.encoding import Encoding, load, tokenizer_file
+from owt_pipeline.formats.encoding import RESPACED, Encoding, load, tokenizer_file
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
@@ -134,11 +134,15 @@ class Tokenize(Stage):
 def _check_changed(run: StageRun, records: Sequence[ShardRecord]) -> None:
     """Raise UserError if the tokenizer cannot write too many of the documents; warn of fewer."""
     changed = sum(record.stats.get("documents_changed", 0) for record in records)
+    respaced = sum(record.stats.get("documents_respaced", 0) for record in records)
     share = changed / max(sum(record.counts.entered for record in records), 1)
+    if respaced == changed:
+        reason = "does not keep their white space, and losses per byte count bytes that it drops"
+    else:
+        reason = "cannot write all of their text, and losses per byte count bytes that no token has"
     found = (
         f"tokenize: {changed:,} documents ({share:.1%}) are not what their tokens decode to: "
-        f"{run.options.tokenizer} "
-        "cannot write all of their text, and losses per byte count bytes that no token has"
+        f"{run.options.tokenizer} {reason}"
     )
     if share > run.options.max_changed_share:
         raise UserError(f"{found}; use another --tokenizer, or allow it with --max_changed_share 1")
@@ -177,9 +181,10 @@ def tokenize_batch(
     some, val = n_tokens > 0, is_validation(url_ids, val_fraction)
     kept = {"train": rows.filter(pa.array(some & ~val)), "val": rows.filter(pa.array(some & val))}
     stats = {f"documents_{split}": part.num_rows for split, part in kept.items()}
-    stats["documents_changed"] = int(
-        np.count_nonzero(encoding.changes(batch["text"].to_pylist(), ids, offsets))
-    )
+    changes = encoding.changes(batch["text"].to_pylist(), ids, offsets)
+    stats["documents_changed"] = int(np.count_nonzero(changes))
+    if num_respaced := int(np.count_nonzero(changes == RESPACED)):
+        stats["documents_respaced"] = num_respaced
     stats |= {
         f"tokens_{split}": int(pc.sum(part["n_tokens"]).as_py() or 0)
         for split, part in kept.items()

