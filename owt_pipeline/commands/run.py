@@ -22,7 +22,7 @@ from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages, without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.root import read_manifest, require_run
+from owt_pipeline.ledger.root import read_manifest, read_root, require_run
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from schemas import SettingsError
@@ -134,8 +134,8 @@ class Step:
 def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
     """What would happen to each stage, in order; raises UserError where `owt run` would, before
     it writes anything."""
+    stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
     root, _ = begin(stages, runtime, write=False)
-    stages = without_imported(stages, runtime.workdir, root)
     plans = look(stages, runtime.workdir, root)
     return [_step(plan, plans[:number]) for number, plan in enumerate(plans)]
 

@@ -25,7 +25,7 @@ from owt_pipeline.engine.stage import FINAL
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.ledger.root import require_run
+from owt_pipeline.ledger.root import COPY, problem_of_copy, require_run
 from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import hold, mention_running
@@ -68,7 +68,11 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
 
     Raises NotFound if the folder is not a run.
     """
+    problem = problem_of_copy(workdir)
     root = require_run(workdir)
+    if problem:
+        path = workdir.path(COPY)
+        yield Finding("manifest.json.copy", [f"{path} {problem}; it was written anew"])
     names = [name for name in (*DATASETS, "report") if name in root.datasets]
     lists = {name: _list_of(workdir, root.datasets[name]) for name in names}
     for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -10,11 +11,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import disk
-from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, rows_of
+from schemas.manifest import ROOT
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, root_of, rows_of
 
 _WORDS = (
     "the river carries its slow brown water past old stone houses where people read write walk and "
@@ -50,6 +54,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
     return copy_of(finished_run, tmp_path / "run")
 
 
@@ -150,3 +155,57 @@ def test_a_disk_that_takes_nothing_more_is_one_line(
     assert "while running" not in line
     monkeypatch.undo()
     ask_owt("run", run, "--min_tokens", 65)
+
+
+_COMMANDS = ("ls", "verify", "run", "run --until clean", "run --dry_run", "forget")
+
+
+@pytest.mark.parametrize("damage", ["damaged", "missing", "behind"])
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_a_damaged_or_older_copy_of_the_root_is_reported_and_renewed(
+    run: Path, damage: str, command: str, tmp_path: Path
+) -> None:
+    root, copy = run / ROOT, run / COPY
+    if damage == "behind":
+        older = msgspec.structs.replace(root_of(run), sequence=1)
+        copy.write_bytes(older.to_json())
+    elif damage == "damaged":
+        os.truncate(copy, 9)
+    else:
+        copy.unlink()
+    (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
+    name, *flags = command.split()
+    if name == "forget":
+        flags = [str(tmp_path / "list.txt")]
+    said = ask_owt(name, run, *flags, code=int(name == "verify"))
+    assert ("manifest.json.copy" in said) == (name == "verify")
+    assert copy.read_bytes() == root.read_bytes()
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("damage", ["lost", "damaged", "both lost"])
+@pytest.mark.parametrize("command", ["ls", "verify", "run", "forget"])
+def test_a_stale_copy_and_a_lost_root_bring_no_forgotten_page_back(
+    run: Path, finished_run: Path, damage: str, command: str, tmp_path: Path
+) -> None:
+    stale = (run / COPY).read_bytes()
+    forgotten, other = sorted(corpus_urls(run))[:2]
+    for number, url in enumerate((forgotten, other)):
+        path = tmp_path / f"{number}.txt"
+        path.write_text(f"{url}\n")
+    ask_owt("forget", run, tmp_path / "0.txt")
+    (run / COPY).write_bytes(stale)
+    if damage == "damaged":
+        os.truncate(run / ROOT, 9)
+    else:
+        (run / ROOT).unlink()
+    if damage == "both lost":
+        (run / COPY).unlink()
+    with contextlib.suppress(AssertionError):  # the copy names lists that were swept away
+        ask_owt(command, run, *([tmp_path / "1.txt"] if command == "forget" else []))
+    if damage == "both lost":
+        ask_owt("import", run, finished_run.parent / "first.jsonl", "--num_shards", 2)
+    ask_owt("run", run)
+    assert forgotten not in corpus_urls(run)
+    assert len(corpus_urls(run)) >= 6
+    assert "no problems found" in ask_owt("verify", run)
