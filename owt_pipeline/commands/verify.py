@@ -21,7 +21,7 @@ import pyarrow as pa
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.run import lacks_takedowns
-from owt_pipeline.engine.stage import FINAL
+from owt_pipeline.engine.stage import FINAL, KEPT_FOR_GOOD
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -115,11 +115,16 @@ def _examine(
         raise listed
     reader, files = DatasetReader(workdir, manifest), listed.files
     gone = {path for path, problem in lost_files(workdir, files).items() if problem == "is missing"}
-    if gone and manifest.dataset in FINAL:
-        finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(gone)]
-    elif gone:
+    missed = {
+        file.path
+        for file in files
+        if file.path in gone and (manifest.dataset in FINAL or file.kind in KEPT_FOR_GOOD)
+    }
+    finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(missed)]
+    if gone - missed:
         finding.notes.append(
-            f"{len(gone)} of {len(files)} files are gone: made again if something needs them"
+            f"{len(gone - missed)} of {len(files)} files are gone: made again if something needs "
+            "them"
         )
     if manifest.dataset == "corpus" and root.takedowns and not gone and lacks_takedowns(workdir):
         finding.problems.append("the takedowns have changed since this was made: run export again")

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import disk
 from schemas.manifest import ROOT
-from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, root_of, rows_of
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, root_of, rows_of
 
 _WORDS = (
     "the river carries its slow brown water past old stone houses where people read write walk and "
@@ -209,3 +210,49 @@ def test_a_stale_copy_and_a_lost_root_bring_no_forgotten_page_back(
     assert forgotten not in corpus_urls(run)
     assert len(corpus_urls(run)) >= 6
     assert "no problems found" in ask_owt("verify", run)
+
+
+_KEPT_FOR_GOOD = [
+    "ledger/clean/rejects", "ledger/corpus/rejects", "ledger/tokens/rejects",
+    "ledger/duplicates/rejects", "ledger/duplicates/kept", "ledger/report/figures",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", _KEPT_FOR_GOOD)
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_lost_and_damaged_rejects_are_reported_and_made_again(
+    run: Path, finished_run: Path, folder: str, is_damaged: bool
+) -> None:
+    paths = sorted((run / folder).iterdir())
+    if is_damaged:
+        content = bytearray(paths[0].read_bytes())
+        content[len(content) // 2] ^= 1
+        paths[0].write_bytes(content)
+        assert str(paths[0]) in ask_owt("verify", run, "--repair", code=1)
+        assert not paths[0].exists()
+    else:
+        shutil.rmtree(run / folder)
+        assert f"{paths[0]} is missing" in ask_owt("verify", run, code=1)
+    ask_owt("run", run)
+    assert differing(run, finished_run) == []
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("dataset", ["clean", "corpus"])
+def test_why_does_not_guess_what_lost_rejects_said(run: Path, dataset: str, tmp_path: Path) -> None:
+    options = ("--min_tokens", 10_000) if dataset == "clean" else ()
+    url = min(corpus_urls(run))
+    if dataset == "clean":
+        ask_owt("run", run, *options, "--until", "clean", code=1)
+    else:
+        (tmp_path / "list.txt").write_text(f"{url}\n")
+        ask_owt("forget", run, tmp_path / "list.txt")
+        ask_owt("run", run)
+    rejects = run / "ledger" / dataset / "rejects"
+    paths = [str(path) for path in rejects.iterdir()]
+    shutil.rmtree(rejects)
+    said = ask_owt("why", run, url)
+    assert "have not run" not in said
+    assert any(f"{path} is gone" in said for path in paths) == ("its tokens are" not in said)
+    ask_owt("run", run, *options, code=int(dataset == "clean"))
+    assert "rejected by" in ask_owt("why", run, url)
