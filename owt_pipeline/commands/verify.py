@@ -22,7 +22,7 @@ from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.engine.stage import FINAL, KEPT_FOR_GOOD
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import COPY, problem_of_copy, require_run
@@ -343,12 +343,17 @@ def _print(arguments: argparse.Namespace) -> int:
     if not arguments.repair:
         mention_running(workdir)
         return _report(
-            verify(workdir), "are damaged: --repair removes them, and `owt run` makes them again"
+            verify(workdir),
+            f"are damaged: {command('owt', 'verify', workdir, '--repair')} removes them, and "
+            f"{command('owt', 'run', workdir)} makes them again",
         )
     if not workdir.exists(LEDGER):
         require_run(workdir)  # raises, before the lock makes the folder
     with hold(workdir, uuid.uuid4().hex):
-        return _report(verify(workdir, repair=True), "were removed; `owt run` makes them again")
+        return _report(
+            verify(workdir, repair=True),
+            f"were removed; {command('owt', 'run', workdir)} makes them again",
+        )
 
 
 def _report(findings: Iterator[Finding], damaged: str) -> int:

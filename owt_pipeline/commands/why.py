@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.errors import NotFound
+from owt_pipeline.errors import NotFound, command
 from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, id_of, unescaped
 from owt_pipeline.ledger.commit import what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -95,7 +95,7 @@ def _verdict(found: dict[str, Any]) -> str:
     if found["verdict"] == "unknown":
         return (
             f"kept by {last['stage']}; what happened then is not known, since "
-            f"{found['lost'][0]} is gone: `owt run` makes it again"
+            f"{found['lost'][0]} is gone: the next run makes it again"
         )
     return "kept; its tokens are in tokens/"
 
@@ -143,7 +143,8 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
     root = require_run(workdir)
     if not root.datasets:
         raise NotFound(
-            f"no stage of {workdir} has finished yet; owt ls {workdir} shows how far it is"
+            f"no stage of {workdir} has finished yet; "
+            f"{command('owt', 'ls', workdir)} shows how far it is"
         )
     return {
         name: what_is_left(workdir, root.datasets[name])

@@ -40,7 +40,7 @@ from owt_pipeline.engine.stage import (
     work_of,
 )
 from owt_pipeline.engine.workers import keep_pandas_out
-from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.ledger.commit import Place, lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root
@@ -126,9 +126,9 @@ def _check_there(reader: DatasetReader, shards: Iterable[int]) -> None:
     for path, problem in lost.items():
         maker = reader.manifest.stage
         again = (
-            "`owt import` of the same files"
+            f"{command('owt', 'import', reader.workdir)} with the same files"
             if maker == "import"
-            else f"`owt run {reader.workdir} --until {maker}`"
+            else command("owt", "run", reader.workdir, "--until", maker)
         )
         raise UserError(f"{reader.workdir.path(path)} {problem}: {again} makes it again")
 
@@ -144,9 +144,8 @@ def _forward(
             inputs[name] = DatasetReader(workdir, root.datasets[name]).table_of_files.records
         elif name in stage.inputs:
             raise NotFound(
-                f"{workdir}/{name} is missing or not finished: run `owt run {workdir} --until "
-                f"{DATASETS[name].stage}` "
-                "first"
+                f"{workdir}/{name} is missing or not finished: run "
+                f"{command('owt', 'run', workdir, '--until', DATASETS[name].stage)} first"
             )
     readers = {
         name: DatasetReader(workdir, root.datasets[name])

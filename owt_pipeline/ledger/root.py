@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from owt_pipeline.errors import LostRun, NotFound, UserError
+from owt_pipeline.errors import LostRun, NotFound, UserError, command
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.datasets import LEDGER
@@ -180,7 +180,7 @@ def require_manifest(workdir: Storage, dataset: str) -> Manifest:
     if manifest is None:
         stage = DATASETS[dataset].stage if dataset in DATASETS else dataset
         raise NotFound(
-            f"{workdir}/{dataset} is missing or not finished: run `owt run {workdir} --until "
-            f"{stage}` first"
+            f"{workdir}/{dataset} is missing or not finished: run "
+            f"{command('owt', 'run', workdir, '--until', stage)} first"
         )
     return manifest

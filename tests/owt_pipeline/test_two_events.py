@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import disk
 from schemas.manifest import ROOT
@@ -256,3 +257,22 @@ def test_why_does_not_guess_what_lost_rejects_said(run: Path, dataset: str, tmp_
     assert any(f"{path} is gone" in said for path in paths) == ("its tokens are" not in said)
     ask_owt("run", run, *options, code=int(dataset == "clean"))
     assert "rejected by" in ask_owt("why", run, url)
+
+
+@pytest.mark.parametrize("name", ["my run", "it's", "$HOME `x`"])
+def test_printed_commands_can_be_pasted(finished_run: Path, tmp_path: Path, name: str) -> None:
+    run = copy_of(finished_run, tmp_path / name)
+    said = ask_owt("run", run, "--until", "clean")
+    (line,) = (line for line in said.splitlines() if line.startswith("next: "))
+    assert shlex.split(line)[1:] == ["owt", "run", str(run), "--until", "dedupe"]
+    said = ask_owt("run", run)
+    (line,) = (line for line in said.splitlines() if line.startswith("next: "))
+    assert shlex.split(line)[4:6] == ["--data", str(run / "tokens")]
+    assert str(command("owt", "run", run)) == f"`owt run {shlex.quote(str(run))}`"
+    os.truncate(next((run / "corpus").glob("part-*")), 9)
+    said = ask_owt("verify", run, code=1)
+    assert f"`owt verify {shlex.quote(str(run))} --repair` removes them" in said
+    assert f"`owt run {shlex.quote(str(run))}` makes them again" in said
+    ask_owt("verify", run, "--repair", code=1)
+    ask_owt("run", run)
+    assert "no problems found" in ask_owt("verify", run)
