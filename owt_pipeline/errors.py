@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 
 from schemas.settings import ExitCode
 
@@ -42,6 +43,11 @@ class WorkerError(RuntimeError):
 
 class LedgerError(Exception):
     """A stage lost or invented a row: always a bug of ours, never of the input."""
+
+
+def command(*words: object) -> str:
+    """Return a command line that can be pasted into a shell, in backticks for a message."""
+    return f"`{shlex.join(map(str, words))}`"
 
 
 def without_traceback(text: str) -> str:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.run import lacks_takedowns
-from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.errors import UsageError, UserError, command
 from owt_pipeline.ledger.commit import what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
@@ -101,9 +101,8 @@ def _publish(arguments: argparse.Namespace) -> int:
     corpus, tokens = DatasetReader.open(workdir, "corpus"), DatasetReader.open(workdir, "tokens")
     if lacks_takedowns(workdir):
         raise UserError(
-            f"{workdir}/corpus was made before the list of takedowns changed: run `owt run` with "
-            f"the same settings, "
-            "then publish"
+            f"{workdir}/corpus was made before the list of takedowns changed: run "
+            f"{command('owt', 'run', workdir)}, then publish"
         )
     fraction = float(tokens.manifest.options["val_fraction"])
     configs = ("urls",) if arguments.urls_only else ("corpus", "urls")
@@ -209,9 +208,9 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
     source, paths = upload
     if corpus.workdir.sha256(source.path) != source.sha256:
         raise UserError(
-            f"{corpus.workdir.path(source.path)} was changed after it was written: run `owt verify "
-            f"--repair`, then "
-            "`owt run` with the same settings"
+            f"{corpus.workdir.path(source.path)} was changed after it was written: run "
+            f"{command('owt', 'verify', corpus.workdir, '--repair')}, then "
+            f"{command('owt', 'run', corpus.workdir)}"
         )
     table = pa.Table.from_batches(corpus.batches_of(source, rows=1 << 14), corpus.schema(source))
     validation = is_validation(table["url_id"].to_numpy(), fraction)

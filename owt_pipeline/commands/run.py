@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import logging
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,8 @@ from owt_pipeline.engine.plan import StagePlan, look
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages, without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.root import read_manifest, require_run
+from owt_pipeline.errors import UserError, command
+from owt_pipeline.ledger.root import read_manifest, read_root, require_run
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from schemas import SettingsError
@@ -134,8 +135,8 @@ class Step:
 def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
     """What would happen to each stage, in order; raises UserError where `owt run` would, before
     it writes anything."""
+    stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
     root, _ = begin(stages, runtime, write=False)
-    stages = without_imported(stages, runtime.workdir, root)
     plans = look(stages, runtime.workdir, root)
     return [_step(plan, plans[:number]) for number, plan in enumerate(plans)]
 
@@ -226,12 +227,13 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
         return "\n".join(lines)
     if "tokenize" in finished:
         lines.append(
-            f"next:   python -m trainer.train --data {workdir.path('tokens')} --out gpt2 --preset "
-            f"124M"
+            "next:   python -m trainer.train "
+            f"{shlex.join(['--data', workdir.path('tokens'), '--out', 'gpt2', '--preset', '124M'])}"
         )
     else:
         following = ORDER.index(results[-1].stage.name) + 1
-        lines.append(f"next:   owt run {workdir} --until {ORDER[following]}")
+        words = ["owt", "run", str(workdir), "--until", ORDER[following]]
+        lines.append(f"next:   {shlex.join(words)}")
     return "\n".join(lines)
 
 
@@ -311,7 +313,8 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
         )
     except SettingsError as error:
         raise UserError(
-            f"{error}: it was made by another version; run `owt run` with your settings"
+            f"{error}: it was made by another version; run "
+            f"{command('owt', 'run', workdir)} with your settings"
         ) from error
 
 

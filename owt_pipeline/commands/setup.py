@@ -6,6 +6,7 @@ import argparse
 import importlib.resources
 import logging
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,7 +115,9 @@ def _write(arguments: argparse.Namespace) -> int:
     text = commented_config(arguments.preset)
     if not run.create(SETTINGS, text.encode()):
         raise UserError(f"{run.path(SETTINGS)} exists: edit it, or delete it")
-    print(f"wrote {run.path(SETTINGS)}; now: owt run {run} --dumps RS_*.zst")
+    print(
+        f"wrote {run.path(SETTINGS)}; now: {shlex.join(['owt', 'run', str(run)])} --dumps RS_*.zst"
+    )
     return 0
 
 

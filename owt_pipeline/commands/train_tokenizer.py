@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.errors import UsageError
+from owt_pipeline.errors import UsageError, command
 from owt_pipeline.formats.encoding import END_OF_TEXT
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage, folder_of
@@ -58,7 +58,7 @@ def _train(arguments: argparse.Namespace) -> int:
     out = options.out or workdir.path("tokenizer.json")
     folder, name = folder_of(out)
     folder.write(name, train_tokenizer(_texts(corpus, options.sample), options.vocab_size))
-    print(f"{out}: use it with `owt run --tokenizer`")
+    print(f"{out}: use it with {command('owt', 'run', workdir, '--tokenizer', out)}")
     return 0
 
 

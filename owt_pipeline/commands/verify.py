@@ -21,11 +21,11 @@ import pyarrow as pa
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.run import lacks_takedowns
-from owt_pipeline.engine.stage import FINAL
-from owt_pipeline.errors import UserError
+from owt_pipeline.engine.stage import FINAL, KEPT_FOR_GOOD
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.ledger.root import require_run
+from owt_pipeline.ledger.root import COPY, problem_of_copy, require_run
 from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import hold, mention_running
@@ -68,7 +68,11 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
 
     Raises NotFound if the folder is not a run.
     """
+    problem = problem_of_copy(workdir)
     root = require_run(workdir)
+    if problem:
+        path = workdir.path(COPY)
+        yield Finding("manifest.json.copy", [f"{path} {problem}; it was written anew"])
     names = [name for name in (*DATASETS, "report") if name in root.datasets]
     lists = {name: _list_of(workdir, root.datasets[name]) for name in names}
     for name in names:
@@ -111,11 +115,16 @@ def _examine(
         raise listed
     reader, files = DatasetReader(workdir, manifest), listed.files
     gone = {path for path, problem in lost_files(workdir, files).items() if problem == "is missing"}
-    if gone and manifest.dataset in FINAL:
-        finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(gone)]
-    elif gone:
+    missed = {
+        file.path
+        for file in files
+        if file.path in gone and (manifest.dataset in FINAL or file.kind in KEPT_FOR_GOOD)
+    }
+    finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(missed)]
+    if gone - missed:
         finding.notes.append(
-            f"{len(gone)} of {len(files)} files are gone: made again if something needs them"
+            f"{len(gone - missed)} of {len(files)} files are gone: made again if something needs "
+            "them"
         )
     if manifest.dataset == "corpus" and root.takedowns and not gone and lacks_takedowns(workdir):
         finding.problems.append("the takedowns have changed since this was made: run export again")
@@ -334,12 +343,17 @@ def _print(arguments: argparse.Namespace) -> int:
     if not arguments.repair:
         mention_running(workdir)
         return _report(
-            verify(workdir), "are damaged: --repair removes them, and `owt run` makes them again"
+            verify(workdir),
+            f"are damaged: {command('owt', 'verify', workdir, '--repair')} removes them, and "
+            f"{command('owt', 'run', workdir)} makes them again",
         )
     if not workdir.exists(LEDGER):
         require_run(workdir)  # raises, before the lock makes the folder
     with hold(workdir, uuid.uuid4().hex):
-        return _report(verify(workdir, repair=True), "were removed; `owt run` makes them again")
+        return _report(
+            verify(workdir, repair=True),
+            f"were removed; {command('owt', 'run', workdir)} makes them again",
+        )
 
 
 def _report(findings: Iterator[Finding], damaged: str) -> int:

@@ -20,7 +20,7 @@ import xxhash
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.config import read_config, settings_of
-from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.formats.records import format_of, read_records
 from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, id_of, unescaped
 from owt_pipeline.ledger.commit import what_is_left
@@ -95,6 +95,11 @@ def _verdict(found: dict[str, Any]) -> str:
         return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"
     if found["verdict"] == "pending":
         return f"kept by {last['stage']}; the stages after it have not run"
+    if found["verdict"] == "unknown":
+        return (
+            f"kept by {last['stage']}; what happened then is not known, since "
+            f"{found['lost'][0]} is gone: the next run makes it again"
+        )
     return "kept; its tokens are in tokens/"
 
 
@@ -141,7 +146,8 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
     root = require_run(workdir)
     if not root.datasets:
         raise NotFound(
-            f"no stage of {workdir} has finished yet; owt ls {workdir} shows how far it is"
+            f"no stage of {workdir} has finished yet; "
+            f"{command('owt', 'ls', workdir)} shows how far it is"
         )
     return {
         name: what_is_left(workdir, root.datasets[name])
@@ -154,7 +160,8 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
     """What happened to a URL, or None if no stage has it.
 
     The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the
-    last stage: `kept`, `rejected`, or `pending` if later stages have not run), and `stages`: an
+    last stage: `kept`, `rejected`, `pending` if later stages have not run, or `unknown` if files of
+    later stages are `lost`), and `stages`: an
     entry per stage in order, with `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what
     the stage knows of it.
     """
@@ -172,8 +179,10 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
     if not entries:
         return None
     verdict = "rejected" if entries[-1]["verdict"] == "duplicate" else entries[-1]["verdict"]
+    lost: list[str] = []
     if verdict == "kept" and entries[-1]["stage"] != "tokenize":
-        verdict = "pending"
+        lost = _lost_after(readers, entries[-1]["stage"], shard)
+        verdict = "unknown" if lost else "pending"
     about = {
         "asked": asked.text,
         "url": url,
@@ -181,7 +190,21 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
         "host": asked.host,
         "shard": shard,
     }
-    return {**about, "verdict": verdict, "stages": entries}
+    more = {"lost": lost} if lost else {}
+    return {**about, "verdict": verdict, **more, "stages": entries}
+
+
+def _lost_after(readers: Mapping[str, DatasetReader], stage: str, shard: int | None) -> list[str]:
+    """Return the paths of lost files in which a later stage may have said what it did."""
+    stages = [reader.manifest.stage for reader in readers.values()]
+    later = list(readers.values())[stages.index(stage) + 1 :]
+    paths = []
+    for reader in later:
+        for kind in ("data", "rejects"):
+            for file in reader.table_of_files.of_kind(kind, shard):
+                if file.path in reader.lost:
+                    paths.append(reader.workdir.path(file.path))
+    return paths
 
 
 def _first(asked: Asked, reader: DatasetReader) -> list[Found]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -83,7 +84,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.run)
     if code := run_stages(folder, arguments.workers):
         return code
-    _say(f"owt verify {folder}")
+    _say(shlex.join(["owt", "verify", str(folder)]))
     if code := verify.main([str(folder)]):
         return code
     code = train(folder / "tokens", folder / "gpt2")
@@ -125,7 +126,7 @@ def run_stages(folder: Path, workers: int) -> int:
             settings = SETTINGS.format(dumps=to_toml(tuple(months[:number])), address=address)
             (folder / "config.toml").write_text(settings, encoding="utf-8")
             flags = [str(folder), str(folder / "config.toml"), *more]
-            _say(f"owt run {' '.join(flags)}")
+            _say(f"owt run {shlex.join(map(str, flags))}")
             if code := run.main([*flags, "--workers", str(workers)]):
                 return code
     return 0
@@ -139,7 +140,7 @@ def train(data: Path, out: Path) -> int:
     shutil.rmtree(out, ignore_errors=True)  # of an earlier demo
     sampling = ["trainer.tools.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     for command in (["trainer.train", "--data", str(data), "--out", str(out), *TRAINING], sampling):
-        _say(f"python -m {' '.join(command)}")
+        _say(f"python -m {shlex.join(map(str, command))}")
         if code := subprocess.run([sys.executable, "-m", *command], check=False).returncode:
             return code
     return 0

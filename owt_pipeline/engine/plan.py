@@ -15,7 +15,7 @@ import functools
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
@@ -31,6 +31,7 @@ from owt_pipeline.engine.keys import (
 )
 from owt_pipeline.engine.stage import (
     FINAL,
+    KEPT_FOR_GOOD,
     Runtime,
     Stage,
     StageRun,
@@ -39,7 +40,7 @@ from owt_pipeline.engine.stage import (
     work_of,
 )
 from owt_pipeline.engine.workers import keep_pandas_out
-from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.ledger.commit import Place, lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root
@@ -48,6 +49,9 @@ from schemas import DATASETS
 from schemas.manifest import FileTable, Manifest, Root, ShardRecord
 
 logger = logging.getLogger("owt")
+
+
+_KINDS = (*KEPT_FOR_GOOD, "data", "warc")
 
 
 @dataclass
@@ -122,9 +126,9 @@ def _check_there(reader: DatasetReader, shards: Iterable[int]) -> None:
     for path, problem in lost.items():
         maker = reader.manifest.stage
         again = (
-            "`owt import` of the same files"
+            f"{command('owt', 'import', reader.workdir)} with the same files"
             if maker == "import"
-            else f"`owt run {reader.workdir} --until {maker}`"
+            else command("owt", "run", reader.workdir, "--until", maker)
         )
         raise UserError(f"{reader.workdir.path(path)} {problem}: {again} makes it again")
 
@@ -140,9 +144,8 @@ def _forward(
             inputs[name] = DatasetReader(workdir, root.datasets[name]).table_of_files.records
         elif name in stage.inputs:
             raise NotFound(
-                f"{workdir}/{name} is missing or not finished: run `owt run {workdir} --until "
-                f"{DATASETS[name].stage}` "
-                "first"
+                f"{workdir}/{name} is missing or not finished: run "
+                f"{command('owt', 'run', workdir, '--until', DATASETS[name].stage)} first"
             )
     readers = {
         name: DatasetReader(workdir, root.datasets[name])
@@ -224,10 +227,13 @@ def _warn_once(message: str) -> None:
     logger.warning("%s", message)
 
 
-def _find_gone(plan: StagePlan, workdir: Storage, shards: set[int]) -> dict[str, str]:
-    """Add those of `shards` of which files are lost to `plan.gone`; returns what is wrong with
-    each file."""
-    kinds = {"data", "places", "warc", "figures", "rejects", "kept"}
+def _find_gone(
+    plan: StagePlan, workdir: Storage, shards: set[int], kinds: Collection[str] = _KINDS
+) -> dict[str, str]:
+    """Add those of `shards` of which files of these kinds are lost to `plan.gone`.
+
+    Returns what is wrong with each file, by path.
+    """
     rows = [row for shard in sorted(shards) if (row := plan.rows[shard]) is not None]
     lost = lost_files(workdir, [file for row in rows for file in row.files if file.kind in kinds])
     plan.gone |= {row.shard for row in rows if any(file.path in lost for file in row.files)}
@@ -246,7 +252,9 @@ def _backward(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]]) ->
     looked_at = (
         everything if is_wanted or plan.published is None else needed.get(stage.output, set())
     )
-    lost = _find_gone(plan, workdir, looked_at)
+    # Rejects, and where pages lie, are never deleted to free the disk: without them, URLs are lost.
+    lost = _find_gone(plan, workdir, everything, KEPT_FOR_GOOD)
+    lost |= _find_gone(plan, workdir, looked_at)
     if (
         plan.gone and not stage.inputs and looked_at != everything
     ):  # it reads its earlier shards, too

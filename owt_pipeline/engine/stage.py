@@ -37,6 +37,10 @@ FINAL = ("corpus", "tokens", "report")
 them."""
 
 
+KEPT_FOR_GOOD = ("rejects", "places", "kept", "figures")
+"""Kinds of files that are made again whenever they are gone, whatever reads them."""
+
+
 class Stage:
     """A stage. Each is a subclass, whose docstring says what it does.
 

@@ -141,7 +141,7 @@ def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.Rec
 
 
 def _read_place(workdir: Storage, place: Mapping[str, Any]) -> bytes:
-    with reading(workdir.path(place["segment"])):
+    with reading(workdir, place["segment"]):
         record = workdir.read_range(place["segment"], place["offset"], place["length"])
         if len(record) != place["length"]:
             raise OSError(

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import REJECTS, Reason
+from schemas.datasets import LEDGER
 from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile
 
 
@@ -94,7 +95,7 @@ class DatasetReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches of at most `rows` rows of one file, fewer of long ones; raise UserError if
         it is damaged."""
-        with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
+        with reading(self.workdir, file.path), self.workdir.open(file.path) as source:
             if file.path.endswith(".arrow"):
                 yield from arrow_batches(source, columns, rows)
             else:
@@ -123,7 +124,7 @@ class DatasetReader:
 
     def schema(self, file: ShardFile) -> pa.Schema:
         """The Arrow schema of one file; raises UserError for a damaged one."""
-        with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
+        with reading(self.workdir, file.path), self.workdir.open(file.path) as source:
             return (
                 pa.ipc.open_file(source).schema
                 if file.path.endswith(".arrow")
@@ -160,17 +161,22 @@ def arrow_batches(
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turn errors of reading `path` into a UserError that says what to do."""
+def reading(workdir: Storage, name: str) -> Iterator[None]:
+    """Turn errors of reading a file of the run into a UserError that says what to do."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())
         raise UserError(
-            f"{path} cannot be read: {problem}. It was changed or removed after it was written: "
-            f"run `owt verify "
-            "--repair`, then the same command again"
+            f"{workdir.path(name)} cannot be read: {problem}. It was changed or removed after it "
+            f"was written: run {command('owt', 'verify', run_of(workdir), '--repair')}, then "
+            f"{command('owt', 'run', run_of(workdir))}"
         ) from error
+
+
+def run_of(folder: Storage) -> str:
+    """Return the path or URI of the run that a folder of intermediate steps is in, or is."""
+    return folder.uri.partition(f"/{LEDGER}/")[0]
 
 
 @functools.lru_cache(maxsize=32)
@@ -180,18 +186,18 @@ def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
         data = workdir.read(path)
     except OSError as error:
         raise UserError(
-            f"{workdir.path(path)}, the list of files, cannot be read ({error}): `owt verify "
-            f"--repair` makes it again"
+            f"{workdir.path(path)}, the list of files, cannot be read ({error}): "
+            f"{command('owt', 'run', workdir)} makes it again"
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
         raise UserError(
-            f"{workdir.path(path)} was changed after it was written: `owt verify --repair` makes "
-            f"it again"
+            f"{workdir.path(path)} was changed after it was written: "
+            f"{command('owt', 'run', workdir)} makes it again"
         )
     try:
         return FileTable.from_parquet(data, workdir.path(path))
     except ManifestError as error:
-        raise UserError(f"{error}; `owt verify --repair` makes it again") from error
+        raise UserError(f"{error}; {command('owt', 'run', workdir)} makes it again") from error
 
 
 @dataclass(frozen=True)

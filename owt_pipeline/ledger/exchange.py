@@ -163,7 +163,7 @@ def _write_stream(sink: pa.NativeFile, batches: Sequence[pa.RecordBatch]) -> Non
 def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
     """The (key, slice) pairs of a part's file, in the order written; raises UserError if the
     file is damaged."""
-    with reading(work.path(path)):
+    with reading(work, path):
         size = work.size(path)
         offset, length = _TAIL.unpack(work.read_range(path, size - _TAIL.size, _TAIL.size))
         with pa.ipc.open_stream(work.read_range(path, offset, length)) as stream:
@@ -182,7 +182,7 @@ def read_slices(work: Storage, slices: Iterable[Slice]) -> Iterator[pa.Table]:
         with contextlib.ExitStack() as stack:
             maps: dict[str, pa.MemoryMappedFile] = {}
             for slice in slices:
-                with reading(work.path(slice.path)):
+                with reading(work, slice.path):
                     if slice.path not in maps:
                         maps[slice.path] = stack.enter_context(pa.memory_map(work.path(slice.path)))
                     maps[slice.path].seek(slice.offset)
@@ -198,7 +198,7 @@ def read_slices(work: Storage, slices: Iterable[Slice]) -> Iterator[pa.Table]:
         for slice, buffer in zip(
             some, buffers, strict=True
         ):  # an exhausted iterator holds no buffers
-            with reading(work.path(slice.path)):
+            with reading(work, slice.path):
                 yield from _tables(pa.py_buffer(buffer))
 
 

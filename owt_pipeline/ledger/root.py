@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable
 
 import msgspec
 
-from owt_pipeline.errors import LostRun, NotFound, UserError
+from owt_pipeline.errors import LostRun, NotFound, UserError, command
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
+from schemas.datasets import LEDGER
 from schemas.manifest import ROOT, Manifest, ManifestError, Root
 
 logger = logging.getLogger("owt")
@@ -26,27 +28,83 @@ COPY = f"{ROOT}.copy"
 else."""
 
 
-def read_root(workdir: Storage) -> tuple[Root, str | None]:
-    """The root manifest and its version; an empty one, and None, if there is none. One that is
-    damaged or gone is restored from its copy: a run without its takedowns would make again what
-    was removed.
+_TAKEDOWNS = re.compile(r"takedowns-[0-9a-f]{8}\.jsonl")
 
-    Raises UserError if the copy is damaged, too.
+_checked: dict[str, str] = {}
+"""The version of the root next to which this process has seen its copy, by folder."""
+
+
+def read_root(workdir: Storage) -> tuple[Root, str | None]:
+    """Return the root manifest and its version; an empty one, and None, if there is none.
+
+    A damaged or missing root is restored from its copy, and a damaged, missing or older copy is
+    written anew. A restored root names the longest list of takedowns in the ledger, whatever the
+    copy names: lists only grow, and an older one would bring back what was removed. Raises
+    UserError if the root and its copy are damaged.
     """
     content, version = workdir.read_version(ROOT) or (b"", None)
     with contextlib.suppress(ManifestError):
         if version is not None:
-            return Root.from_json(content, workdir.path(ROOT)), version
+            root = Root.from_json(content, workdir.path(ROOT))
+            if _checked.get(workdir.uri) != version:
+                with contextlib.suppress(OSError, UserError):  # of a folder that is only read
+                    _renew_copy(workdir, root, content)
+                _checked[workdir.uri] = version
+            return root, version
         if not workdir.exists(COPY):
-            return Root(), None
+            return Root(takedowns=_longest_takedowns(workdir)), None
     try:
-        copy = workdir.read(COPY)
-        Root.from_json(copy, workdir.path(COPY))
+        copy = Root.from_json(workdir.read(COPY), workdir.path(COPY))
     except (FileNotFoundError, ManifestError) as error:
         raise UserError(f"{workdir.path(ROOT)} is damaged, and so is its copy ({error})") from error
+    takedowns = _longest_takedowns(workdir) or copy.takedowns
+    restored = msgspec.structs.replace(copy, takedowns=takedowns)
     logger.warning("%s was damaged or gone, and is restored from its copy", workdir.path(ROOT))
-    workdir.swap(ROOT, copy, version)
+    workdir.swap(ROOT, restored.to_json(), version)
     return read_root(workdir)  # of two processes, one restores it
+
+
+def problem_of_copy(workdir: Storage) -> str:
+    """Return what is wrong with the copy of the root manifest; "" for nothing, or without a root
+    that can be read."""
+    content, version = workdir.read_version(ROOT) or (b"", None)
+    if version is None:
+        return ""
+    try:
+        root = Root.from_json(content, workdir.path(ROOT))
+    except ManifestError:
+        return ""
+    return _problem_of_copy(root, content, (workdir.read_version(COPY) or (None, None))[0])
+
+
+def _problem_of_copy(root: Root, content: bytes, copy: bytes | None) -> str:
+    if copy is None:
+        return "is missing"
+    if copy == content:
+        return ""
+    try:
+        sequence = Root.from_json(copy, COPY).sequence
+    except ManifestError:
+        return "is damaged"
+    # A process that has just replaced the root may be about to write its own copy.
+    return "" if sequence > root.sequence else "is older than the root manifest"
+
+
+def _renew_copy(workdir: Storage, root: Root, content: bytes) -> None:
+    """Write the copy anew if something is wrong with it, unless another process does so."""
+    copy, version = workdir.read_version(COPY) or (None, None)
+    if _problem_of_copy(root, content, copy):
+        workdir.swap(COPY, content, version)
+
+
+def _longest_takedowns(workdir: Storage) -> str:
+    """Return the path of the longest list of takedowns in the ledger; "" if there is none."""
+    lists = [
+        (entry.bytes, entry.modified, entry.name)
+        for entry in (workdir / LEDGER).walk("takedowns-")
+        if _TAKEDOWNS.fullmatch(entry.name)
+    ]
+    return f"{LEDGER}/{max(lists)[2]}" if lists else ""
 
 
 def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root, str | None]:
@@ -87,6 +145,7 @@ def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tu
             raise published_by_another(workdir)
         swapped = found[1]
     workdir.write(COPY, content)
+    _checked[workdir.uri] = swapped
     return root, swapped
 
 
@@ -121,7 +180,7 @@ def require_manifest(workdir: Storage, dataset: str) -> Manifest:
     if manifest is None:
         stage = DATASETS[dataset].stage if dataset in DATASETS else dataset
         raise NotFound(
-            f"{workdir}/{dataset} is missing or not finished: run `owt run {workdir} --until "
-            f"{stage}` first"
+            f"{workdir}/{dataset} is missing or not finished: run "
+            f"{command('owt', 'run', workdir, '--until', stage)} first"
         )
     return manifest

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
 import os
 import random
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
+from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import disk
-from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, rows_of
+from schemas.manifest import ROOT
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, root_of, rows_of
 
 _WORDS = (
     "the river carries its slow brown water past old stone houses where people read write walk and "
@@ -50,6 +56,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
     return copy_of(finished_run, tmp_path / "run")
 
 
@@ -150,3 +157,122 @@ def test_a_disk_that_takes_nothing_more_is_one_line(
     assert "while running" not in line
     monkeypatch.undo()
     ask_owt("run", run, "--min_tokens", 65)
+
+
+_COMMANDS = ("ls", "verify", "run", "run --until clean", "run --dry_run", "forget")
+
+
+@pytest.mark.parametrize("damage", ["damaged", "missing", "behind"])
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_a_damaged_or_older_copy_of_the_root_is_reported_and_renewed(
+    run: Path, damage: str, command: str, tmp_path: Path
+) -> None:
+    root, copy = run / ROOT, run / COPY
+    if damage == "behind":
+        older = msgspec.structs.replace(root_of(run), sequence=1)
+        copy.write_bytes(older.to_json())
+    elif damage == "damaged":
+        os.truncate(copy, 9)
+    else:
+        copy.unlink()
+    (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
+    name, *flags = command.split()
+    if name == "forget":
+        flags = [str(tmp_path / "list.txt")]
+    said = ask_owt(name, run, *flags, code=int(name == "verify"))
+    assert ("manifest.json.copy" in said) == (name == "verify")
+    assert copy.read_bytes() == root.read_bytes()
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("damage", ["lost", "damaged", "both lost"])
+@pytest.mark.parametrize("command", ["ls", "verify", "run", "forget"])
+def test_a_stale_copy_and_a_lost_root_bring_no_forgotten_page_back(
+    run: Path, finished_run: Path, damage: str, command: str, tmp_path: Path
+) -> None:
+    stale = (run / COPY).read_bytes()
+    forgotten, other = sorted(corpus_urls(run))[:2]
+    for number, url in enumerate((forgotten, other)):
+        path = tmp_path / f"{number}.txt"
+        path.write_text(f"{url}\n")
+    ask_owt("forget", run, tmp_path / "0.txt")
+    (run / COPY).write_bytes(stale)
+    if damage == "damaged":
+        os.truncate(run / ROOT, 9)
+    else:
+        (run / ROOT).unlink()
+    if damage == "both lost":
+        (run / COPY).unlink()
+    with contextlib.suppress(AssertionError):  # the copy names lists that were swept away
+        ask_owt(command, run, *([tmp_path / "1.txt"] if command == "forget" else []))
+    if damage == "both lost":
+        ask_owt("import", run, finished_run.parent / "first.jsonl", "--num_shards", 2)
+    ask_owt("run", run)
+    assert forgotten not in corpus_urls(run)
+    assert len(corpus_urls(run)) >= 6
+    assert "no problems found" in ask_owt("verify", run)
+
+
+_KEPT_FOR_GOOD = [
+    "ledger/clean/rejects", "ledger/corpus/rejects", "ledger/tokens/rejects",
+    "ledger/duplicates/rejects", "ledger/duplicates/kept", "ledger/report/figures",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", _KEPT_FOR_GOOD)
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_lost_and_damaged_rejects_are_reported_and_made_again(
+    run: Path, finished_run: Path, folder: str, is_damaged: bool
+) -> None:
+    paths = sorted((run / folder).iterdir())
+    if is_damaged:
+        content = bytearray(paths[0].read_bytes())
+        content[len(content) // 2] ^= 1
+        paths[0].write_bytes(content)
+        assert str(paths[0]) in ask_owt("verify", run, "--repair", code=1)
+        assert not paths[0].exists()
+    else:
+        shutil.rmtree(run / folder)
+        assert f"{paths[0]} is missing" in ask_owt("verify", run, code=1)
+    ask_owt("run", run)
+    assert differing(run, finished_run) == []
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("dataset", ["clean", "corpus"])
+def test_why_does_not_guess_what_lost_rejects_said(run: Path, dataset: str, tmp_path: Path) -> None:
+    options = ("--min_tokens", 10_000) if dataset == "clean" else ()
+    url = min(corpus_urls(run))
+    if dataset == "clean":
+        ask_owt("run", run, *options, "--until", "clean", code=1)
+    else:
+        (tmp_path / "list.txt").write_text(f"{url}\n")
+        ask_owt("forget", run, tmp_path / "list.txt")
+        ask_owt("run", run)
+    rejects = run / "ledger" / dataset / "rejects"
+    paths = [str(path) for path in rejects.iterdir()]
+    shutil.rmtree(rejects)
+    said = ask_owt("why", run, url)
+    assert "have not run" not in said
+    assert any(f"{path} is gone" in said for path in paths) == ("its tokens are" not in said)
+    ask_owt("run", run, *options, code=int(dataset == "clean"))
+    assert "rejected by" in ask_owt("why", run, url)
+
+
+@pytest.mark.parametrize("name", ["my run", "it's", "$HOME `x`"])
+def test_printed_commands_can_be_pasted(finished_run: Path, tmp_path: Path, name: str) -> None:
+    run = copy_of(finished_run, tmp_path / name)
+    said = ask_owt("run", run, "--until", "clean")
+    (line,) = (line for line in said.splitlines() if line.startswith("next: "))
+    assert shlex.split(line)[1:] == ["owt", "run", str(run), "--until", "dedupe"]
+    said = ask_owt("run", run)
+    (line,) = (line for line in said.splitlines() if line.startswith("next: "))
+    assert shlex.split(line)[4:6] == ["--data", str(run / "tokens")]
+    assert str(command("owt", "run", run)) == f"`owt run {shlex.quote(str(run))}`"
+    os.truncate(next((run / "corpus").glob("part-*")), 9)
+    said = ask_owt("verify", run, code=1)
+    assert f"`owt verify {shlex.quote(str(run))} --repair` removes them" in said
+    assert f"`owt run {shlex.quote(str(run))}` makes them again" in said
+    ask_owt("verify", run, "--repair", code=1)
+    ask_owt("run", run)
+    assert "no problems found" in ask_owt("verify", run)

@@ -101,7 +101,7 @@ def rows_at(
     for shard, ids in sorted(by_shard.items()):
         wanted = pa.array(sorted(ids), pa.uint64())
         for file in reader.files(kind, shard):
-            with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
+            with reading(reader.workdir, file.path), reader.workdir.open(file.path) as source:
                 parquet = pq.ParquetFile(source)
                 for group in range(parquet.num_row_groups):
                     mask = pc.is_in(
