@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -72,7 +72,8 @@ class Fetcher:
         self._retries = RETRIES
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered, self._agent)
-        self._answered: deque[str] = deque(maxlen=_WITNESSES)  # origins, the latest at the end
+        # URLs that were answered, by host, the latest at the end; origins are made of few of them.
+        self._alive: OrderedDict[str, URL] = OrderedDict()
         self._network_works = False
 
     async def close(self) -> None:
@@ -98,7 +99,7 @@ class Fetcher:
         pa.default_memory_pool().release_unused()
         if before is not None:
             for url in before.rows(before.pages[:3])["final_url"].to_pylist():
-                self._trust(URL(url, encoded=True))
+                self._mark_alive(URL(url, encoded=True))
             await asyncio.sleep(self.options.host_delay)
 
         async def fetch_host(rows: np.ndarray) -> None:
@@ -129,25 +130,26 @@ class Fetcher:
             gate.forgive()
         self._robots.forget_bans()
 
-    def _trust(self, url: URL) -> None:
+    def _mark_alive(self, url: URL) -> None:
         """Note that the host of a URL has answered."""
-        origin = str(url.origin())
-        if origin in self._answered:
-            self._answered.remove(origin)
-        self._answered.append(origin)
+        host = url.raw_host or ""
+        self._alive[host] = url
+        self._alive.move_to_end(host)
+        if len(self._alive) > _WITNESSES:
+            self._alive.popitem(last=False)
 
     async def _works(self) -> bool:
         """Whether the network works: a host that answered before answers now. If none ever
         answered, whether a failure has shown it, such as a refused connection or the resolver's
         answer that a name does not exist."""
-        for origin in reversed(list(self._answered)):
-            if await self._answers(origin):
+        for url in reversed(list(self._alive.values())):
+            if await self._answers(url.origin()):
                 return True
-        return self._network_works and not self._answered
+        return self._network_works and not self._alive
 
-    async def _answers(self, origin: str) -> bool:
+    async def _answers(self, origin: URL) -> bool:
         """Whether a host gives any answer."""
-        robots = URL(origin, encoded=True).with_path("/robots.txt")
+        robots = origin.with_path("/robots.txt")
         gate = self.gates[robots.raw_host or ""]
         try:
             async with gate:
@@ -220,9 +222,9 @@ class Fetcher:
             except Failed as failure:
                 self._network_works |= failure.network_works
                 if failure.is_answer:
-                    self._trust(url)
+                    self._mark_alive(url)
                 raise
-            self._trust(url)
+            self._mark_alive(url)
             return response
 
         def is_busy(response: Received) -> bool:
