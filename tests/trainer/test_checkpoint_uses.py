@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.conftest import Capture, records_of, small_config
+from tests.trainer.conftest import Capture, generate, records_of, small_config
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.tools import evaluate, export, sample
@@ -23,7 +23,6 @@ from trainer.tools.evaluate import (
     score_text,
     text_windows,
 )
-from trainer.tools.sample import generate
 from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -67,7 +66,7 @@ def test_top_k_and_top_p_sample_only_from_the_most_likely_tokens(model: GPT) -> 
 
     def drawn(**options: Any) -> set[int]:
         generator = torch.Generator().manual_seed(1)
-        return {next(generate(model, [7], 1, generator=generator, **options)) for _ in range(100)}
+        return {generate(model, [7], 1, generator=generator, **options)[0] for _ in range(100)}
 
     assert drawn(top_k=1) == {order[0]}
     assert drawn(top_k=3, temperature=5.0) == set(order[:3])
@@ -78,7 +77,7 @@ def test_top_k_and_top_p_sample_only_from_the_most_likely_tokens(model: GPT) -> 
 def test_samples_follow_the_models_probabilities(model: GPT) -> None:
     probabilities = model(torch.tensor([[7]]))[0, -1].softmax(0)
     generator = torch.Generator().manual_seed(1)
-    draws = torch.tensor([next(generate(model, [7], 1, generator=generator)) for _ in range(1000)])
+    draws = torch.tensor([generate(model, [7], 1, generator=generator)[0] for _ in range(1000)])
     share = torch.bincount(draws, minlength=100) / 1000
     error = 4 * (probabilities * (1 - probabilities) / 1000).sqrt() + 1e-3
     assert bool(((share - probabilities).abs() < error).all())
