@@ -234,3 +234,27 @@ def test_wikitext_is_measured_by_its_words_and_line_ends_and_becomes_running_tex
     assert detokenize(tokens) == (
         ' = Boulter =\n\nHe\'s a poet-actor, won 1,000 (a thousand) at "The Bill".\n== Life ==\n'
     )
+
+
+@torch.no_grad()
+def test_rows_of_a_batch_are_written_as_each_alone_and_end_at_stop(model: GPT) -> None:
+    prompts = torch.tensor([[1, 2, 3], [7, 8, 9], [4, 4, 4]])
+    together = model.generate(prompts, 10, temperature=0)
+    for prompt, row in zip(prompts, together, strict=True):
+        assert row.tolist() == model.generate(prompt[None], 10, temperature=0)[0].tolist()
+    stop = int(together[0, 4])
+    ended = model.generate(prompts, 10, temperature=0, stop=stop)
+    for row, whole in zip(ended.tolist(), together.tolist(), strict=True):
+        end = whole.index(stop, 3) if stop in whole[3:] else len(whole)
+        assert row[:end] == whole[: len(row)][:end]
+        assert set(row[end:]) <= {stop}
+
+
+def test_a_model_is_read_by_one_call(text_tokens: Path, tmp_path: Path) -> None:
+    config = small_config(text_tokens, tmp_path / "run", max_steps=1)
+    train(config)
+    model = GPT.from_pretrained(config.out)
+    assert not model.training
+    (optimizer,) = model.configure_optimizers(config)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    assert optimizer.param_groups[0]["lr"] == 3e-3
