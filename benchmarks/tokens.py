@@ -32,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -209,6 +210,7 @@ def time_nanogpt(texts: list[str], path: Path, tokens: int) -> float:
 def measure_loader(tokens: int, seconds: float, rounds: int) -> bool:
     import torch
 
+    from trainer.config import TrainConfig
     from trainer.corpora import open_corpora
     from trainer.data import Loader
 
@@ -226,6 +228,7 @@ def measure_loader(tokens: int, seconds: float, rounds: int) -> bool:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         corpora = open_corpora([str(made_up_tokens(Path(scratch), tokens))])
+        config = TrainConfig(data=("",), out="", context=CONTEXT, seed=1)
         dataset = corpora.datasets[-1]
         documents = dataset.documents("train")
         binary = Path(scratch) / "train.bin"
@@ -236,7 +239,7 @@ def measure_loader(tokens: int, seconds: float, rounds: int) -> bool:
                 file.write(documents[number].astype(np.uint16).tobytes())
                 file.write(np.uint16(dataset.tokenizer.eot).tobytes())
         contenders: dict[str, Callable[[int], tuple[torch.Tensor, torch.Tensor]]] = {
-            f"`{name}`": Loader(corpora.sampler(name, CONTEXT, seed=1), BATCH, BATCH).batch
+            f"`{name}`": Loader(corpora.sampler(replace(config, sampler=name)), BATCH).batch
             for name in ("packed", "longbiased")
         }
         contenders["nanoGPT's random memmap windows"] = lambda step: nanogpt_get_batch(binary)

@@ -1,26 +1,28 @@
 """Training on this machine: the rate of a step next to transformers, and nanoGPT's character
-setting.
+setting next to nanoGPT.
 
     .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16]
-    [--steps 3] .venv/bin/python benchmarks/train.py characters [--text FILE] [--learning_rate 2e-3]
-    [--optimizer adamw]
+    .venv/bin/python benchmarks/train.py characters [--nanogpt CLONE] [--seed N] [FLAGS]
 
 `rate` times a complete step (forward, backward, clipping, optimizer) of our model and of
 transformers' GPT2LMHeadModel with SDPA, same shape, batch, autocast and fused AdamW, in turn, in
 one process; the fastest step of each counts, and the first is left out. Exits 1 under 1.1 times
 transformers.
 
-`characters` trains by the command a user types: 4 layers, 4 heads, width 128, context 64, batch 12,
-2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU, at twice its learning rate. Exits
-1 over its validation loss of 1.88 (there over 20 random batches, here over the complete validation
-split).
+`characters` trains by the command a user types what nanoGPT's README trains on a CPU: 4 layers, 4
+heads, width 128, context 64, batch 12, 2,000 steps on tinyshakespeare, at its rate of 1e-3 and
+beta2 of 0.99. FLAGS, such as `--learning_rate 2e-3`, are the trainer's. `--nanogpt` trains by that
+clone's own train.py, too. Both losses are over the complete validation split.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +36,7 @@ from token_shards import write_shards
 from torch import nn
 
 from trainer.model import GPT, preset
-from trainer.optimizers import OPTIMIZERS, make_optimizers
+from trainer.optimizers import make_optimizers
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WINDOWS = {"tiny": 16}  # of a step; one of 1,024 tokens for the others
@@ -58,11 +60,11 @@ def main() -> int:
     characters = commands.add_parser("characters", help="nanoGPT's character setting")
     data = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     characters.add_argument("--text", type=Path, default=data / "text" / "tinyshakespeare.txt")
-    characters.add_argument(
-        "--learning_rate", type=float, default=2e-3, metavar="X", help="nanoGPT's is 1e-3"
-    )
-    characters.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
-    arguments = parser.parse_args()
+    characters.add_argument("--nanogpt", type=Path, metavar="CLONE", help="trained next to ours")
+    characters.add_argument("--seed", type=int, default=1337)
+    arguments, arguments.flags = parser.parse_known_args()
+    if arguments.flags and arguments.command == "rate":
+        parser.error(f"unknown arguments: {' '.join(arguments.flags)}")
     return compare_rates(arguments) if arguments.command == "rate" else train_characters(arguments)
 
 
@@ -105,7 +107,6 @@ def timed(step: Callable[[], None]) -> float:
 
 def our_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callable[[], None]:
     model = GPT(preset(name)).train()
-    model.loss_chunk = 2048
     (optimizer,) = make_optimizers("adamw", model, lr=6e-4, weight_decay=0.1)
     net = torch.compile(model) if compiled else model
     return step_of(model, lambda: net(ids[:, :-1], ids[:, 1:]), optimizer, dtype)
@@ -165,45 +166,91 @@ def train_characters(arguments: argparse.Namespace) -> int:
     ids = np.array([alphabet.index(character) for character in text], np.uint16)
     split = int(0.9 * len(ids))  # nanoGPT's data/shakespeare_char/prepare.py
     with tempfile.TemporaryDirectory() as scratch:
-        parts = {"train": ids[:split], "val": ids[split:]}
-        folder = write_shards(
-            Path(scratch) / "tokens",
-            {name: [(np.array([len(part)]), part)] for name, part in parts.items()},
-            tokenizer=character_tokenizer(alphabet),
-            vocab_size=len(alphabet) + 1,
-            eot=len(alphabet),
+        place = Path(scratch)
+        loss, seconds = our_characters(place, ids[:split], ids[split:], alphabet, arguments)
+        print(
+            f"characters of {arguments.text.name}: ours {loss:.4f} in {seconds:.0f} s", flush=True
         )
-        run = Path(scratch) / "run"
-        options = {
-            "preset": "tiny",
-            "n_layer": 4,
-            "n_head": 4,
-            "width": 128,
-            "context": 64,
-            "batch_tokens": 12 * 64,
-            "micro_batch": 12,
-            "max_steps": 2000,
-            "optimizer": arguments.optimizer,
-            "learning_rate": arguments.learning_rate,
-            "warmup_steps": 100,
-            "val_every": 500,
-            "device": "cpu",
-        }
-        flags = [str(item) for name, value in options.items() for item in (f"--{name}", value)]
-        start = time.perf_counter()
-        command = [sys.executable, "-m", "trainer.train", "--data", str(folder), "--out", str(run)]
-        subprocess.run([*command, *flags], check=True, cwd=REPOSITORY)
-        seconds = time.perf_counter() - start
-        loss = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
-        subprocess.run(
-            [sys.executable, "-m", "trainer.tools.sample", str(run), "--max_tokens", "200"],
-            check=True,
-        )
-    print(
-        f"characters of {arguments.text.name}: validation loss {loss:.4f} in {seconds:.0f} s; "
-        f"nanoGPT's is 1.88"
+        if arguments.nanogpt:
+            loss, seconds = nanogpts_characters(place, ids[:split], ids[split:], arguments)
+            print(f"nanoGPT's own code: {loss:.4f} in {seconds:.0f} s")
+    return 0
+
+
+def our_characters(
+    scratch: Path,
+    train: np.ndarray,
+    val: np.ndarray,
+    alphabet: list[str],
+    arguments: argparse.Namespace,
+) -> tuple[float, float]:
+    """Return our validation loss and the seconds of the training."""
+    folder = write_shards(
+        scratch / "tokens",
+        {name: [(np.array([len(own)]), own)] for name, own in (("train", train), ("val", val))},
+        tokenizer=character_tokenizer(alphabet),
+        vocab_size=len(alphabet) + 1,
+        eot=len(alphabet),
     )
-    return int(loss > 1.88)
+    options = {
+        "preset": "tiny",
+        "n_layer": 4,
+        "n_head": 4,
+        "width": 128,
+        "context": 64,
+        "batch_tokens": 12 * 64,
+        "micro_batch": 12,
+        "max_steps": 2000,
+        "learning_rate": 1e-3,
+        "beta2": 0.99,
+        "warmup_steps": 100,
+        "val_every": 0,
+        "seed": arguments.seed,
+        "device": "cpu",
+    }
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    start = time.perf_counter()
+    run = [sys.executable, "-m", "trainer.train", "--data", folder, "--out", scratch / "run"]
+    subprocess.run([*run, *flags, *arguments.flags], check=True, cwd=REPOSITORY)
+    seconds = time.perf_counter() - start
+    tool = [sys.executable, "-m", "trainer.tools.evaluate", scratch / "run", "--data", folder]
+    figures = subprocess.check_output([*tool, "--windows", str(len(val))], cwd=REPOSITORY)
+    return json.loads(figures)["val_loss"], seconds
+
+
+def nanogpts_characters(
+    scratch: Path, train: np.ndarray, val: np.ndarray, arguments: argparse.Namespace
+) -> tuple[float, float]:
+    """Return the same of nanoGPT's own train.py, by the command of its README for a CPU."""
+    clone = scratch / "nanoGPT"
+    shutil.copytree(arguments.nanogpt, clone, ignore=shutil.ignore_patterns(".git"))
+    for name, own in (("train", train), ("val", val)):
+        own.tofile(clone / "data" / "shakespeare_char" / f"{name}.bin")
+    # Without its meta.pkl, it takes GPT-2's vocabulary.
+    meta = {"vocab_size": int(train.max()) + 1}
+    (clone / "data" / "shakespeare_char" / "meta.pkl").write_bytes(pickle.dumps(meta))
+    source = (clone / "train.py").read_text().replace("1337", str(arguments.seed))
+    (clone / "train.py").write_text(source)
+    flags = (
+        "--device=cpu --compile=False --eval_iters=20 --log_interval=500 --block_size=64 "
+        "--batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 "
+        "--lr_decay_iters=2000 --dropout=0.0 --always_save_checkpoint=True"
+    )
+    start = time.perf_counter()
+    command = [sys.executable, "train.py", "config/train_shakespeare_char.py", *flags.split()]
+    subprocess.run(command, check=True, cwd=clone)
+    seconds = time.perf_counter() - start
+    sys.path.insert(0, str(clone))
+    module = importlib.import_module("model")
+    saved = torch.load(clone / "out-shakespeare-char" / "ckpt.pt", weights_only=False)
+    model = module.GPT(module.GPTConfig(**saved["model_args"])).eval()
+    model.load_state_dict(saved["model"])
+    windows = torch.from_numpy(val.astype(np.int64))[: (len(val) - 1) // 64 * 64 + 1].unfold(
+        0, 65, 64
+    )
+    with torch.no_grad():
+        losses = [model(part[:, :-1], part[:, 1:])[1] * len(part) for part in windows.split(64)]
+    return float(sum(losses) / len(windows)), seconds
 
 
 def character_tokenizer(alphabet: list[str]) -> str:

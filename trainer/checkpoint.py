@@ -18,20 +18,23 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pyarrow
-import safetensors
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import nn
 
+from trainer.command_line import note
 from trainer.shards import sha256_of
+
+with suppress(ImportError):  # records are read without
+    import safetensors
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+    from torch import nn
 
 RECORD, WEIGHTS, TRAINING, TOKENIZER = (
     "checkpoint.json",
@@ -49,10 +52,10 @@ class CheckpointError(ValueError):
     """A checkpoint that is damaged, incomplete, or not one at all."""
 
 
-_VERSIONS = {"python": platform.python_version()}
-_VERSIONS |= {
-    package.__name__: package.__version__ for package in (torch, numpy, pyarrow, safetensors)
-}
+def _versions() -> dict[str, str]:
+    packages = (torch, numpy, pyarrow, safetensors)
+    versions = {package.__name__: package.__version__ for package in packages}
+    return {"python": platform.python_version(), **versions}
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Record:
     parent: str  # digest of the checkpoint this run continued from, or ""
     world_size: int  # number of ranks
     versions: dict[str, str] = field(
-        default_factory=_VERSIONS.copy
+        default_factory=_versions
     )  # of the libraries that determine the numbers
     files: dict[str, dict[str, Any]] = field(
         default_factory=dict
@@ -303,6 +306,35 @@ def latest(
         else f"no checkpoint in {run / 'checkpoints'} is intact: {'; '.join(problems)}"
     )
     raise CheckpointError(f"{what}; {hint}")
+
+
+def resolve(path: str | Path, step: int | None = None) -> Path:
+    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest, which the
+    error stream names.
+
+    Raises CheckpointError if there is none, or the newest is damaged: damage must not bring back an
+    earlier model.
+    """
+    folder = Path(path)
+    if (folder / RECORD).exists() and step is None:
+        return folder
+    run = folder.parent if folder.name == "checkpoints" else folder
+    if step is not None:
+        known = {int(own.name.removeprefix("step-")): own for own in checkpoints(run)}
+        if step not in known:
+            raise CheckpointError(
+                f"{run} has no checkpoint of step {step}; it has {', '.join(map(str, known))}"
+            )
+        taken = known[step]
+    else:
+        found = latest(run, note, "restore it, or name another one by --step", strict=True)
+        if found is None:
+            raise CheckpointError(
+                f"{folder} is neither a checkpoint nor the folder of a run that has one"
+            )
+        taken = found[0]
+    note(f"taking {taken}")
+    return taken
 
 
 def _sync(path: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser, read_settings
-from trainer.model import PRESETS, ModelConfig, preset
-from trainer.optimizers import OPTIMIZERS, SCHEDULES, learning_rate
+from trainer.optimizers import OPTIMIZERS
+from trainer.schedules import SCHEDULES, learning_rate
+from trainer.shape import PRESETS, ModelConfig, preset
 
 DEVICES = ("auto", "cpu", "cuda", "xla")
 LEARNING_RATES = {
@@ -22,6 +23,7 @@ LEARNING_RATES = {
     "774M": 2.5e-4,
     "1.5B": 2e-4,
     "prettybig": 3e-4,
+    "speedrun": 6e-4,
     "algpt2": 6e-4,
 }
 """Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's
@@ -46,13 +48,6 @@ class TrainConfig:
         "Hugging Face",
         metavar="DIR",
     )  # fmt: skip
-    cache: str | None = option(
-        None,
-        "where shards of a bucket are copied to (default: ~/.cache/owt)",
-        metavar="DIR",
-        shapes_bytes=False,
-    )
-
     preset: str = option("124M", "the model", choices=PRESETS)
     n_layer: int | None = option(None, "layers (default: the preset's)", minimum=1)
     n_head: int | None = option(None, "heads (default: the preset's)", minimum=1)
@@ -60,14 +55,6 @@ class TrainConfig:
     context: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
     bias: bool = option(True, "biases in linear layers and norms, as GPT-2 has")
-    rope: bool = option(
-        False, "rotary positions (queries and keys are rotated) in place of a position embedding"
-    )
-    qk_norm: bool = option(False, "divide the queries and keys of each head by their RMS")
-    activation: str = option(
-        "gelu", "of the MLP; relu2 is the squared ReLU", choices=("gelu", "relu2")
-    )
-
     sampler: str = option(
         "packed", "how documents become windows", choices=("packed", "longbiased")
     )
@@ -172,10 +159,18 @@ class TrainConfig:
             self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in SHAPE}
         )
 
+    @property
+    def peak_rate(self) -> float:
+        """The peak learning rate, by default the preset's."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        rate = 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
+        return rate / 10 if self.init_from else rate
+
     def windows_per_batch(self, context: int) -> int:
         """Samples of a global batch; raises SettingsError if the tokens are not a multiple of
         the context."""
-        tokens = self.batch_tokens or (8192 if self.preset == "tiny" else 524288)
+        tokens = self.batch_tokens or default_batch(self.preset)
         if tokens % context:
             below, above = tokens // context * context, -(-tokens // context) * context
             near = f"{below} or {above}" if below else str(above)
@@ -188,13 +183,11 @@ class TrainConfig:
     def resolved(self, steps_an_epoch: int) -> TrainConfig:
         """The same with this run's `max_steps`, `schedule` and `learning_rate`: finetuning has
         other defaults."""
-        rate = 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
-        peak = rate / 10 if self.init_from else rate
         return dataclasses.replace(
             self,
             max_steps=self.max_steps or (steps_an_epoch if self.init_from else 19073),
             schedule=self.schedule or ("linear" if self.init_from else "cosine"),
-            learning_rate=peak if self.learning_rate is None else self.learning_rate,
+            learning_rate=self.peak_rate,
         )
 
     def learning_rate_of(self, step: int) -> float:
@@ -203,7 +196,7 @@ class TrainConfig:
         share = learning_rate(
             step, self.schedule or "", warmup, self.max_steps, self.decay_fraction
         )
-        return share * (self.learning_rate or 0.0)
+        return share * self.peak_rate
 
 
 SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {
@@ -211,8 +204,15 @@ SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {
 }
 """The settings that define the model's shape."""
 
-_REMOVED: dict[str, Any] = {}
-"""The defaults of settings that earlier versions had."""
+
+def default_batch(name: str) -> int:
+    """Return the tokens of a global batch for a preset."""
+    return 8192 if name == "tiny" else 524288
+
+
+# The defaults of settings that earlier versions had; ... where any value may be ignored.
+_REMOVED: dict[str, Any] = {"cache": ..., "rope": False, "qk_norm": False, "activation": "gelu"}
+_SPEEDRUN = {"rope": True, "qk_norm": True, "activation": "relu2"}
 
 
 def config_of(
@@ -223,7 +223,18 @@ def config_of(
     Those that it lacks have their defaults. Raises SettingsError as `known_entries`.
     """
     given = {key: value for key, value in settings.items() if value is not None}
+    if given.items() >= _SPEEDRUN.items():  # once three settings beside a preset
+        given = _with_speedrun({k: own for k, own in given.items() if k not in _SPEEDRUN})
     return from_table(TrainConfig, known_entries(TrainConfig, given, where, say), where)
+
+
+def _with_speedrun(given: dict[str, Any]) -> dict[str, Any]:
+    shape = PRESETS[given["preset"]]
+    if given["preset"] != "124M":
+        for name in ("n_layer", "n_head", "width", "context"):
+            given.setdefault(name, getattr(shape, name))
+        given.setdefault("batch_tokens", default_batch(given["preset"]))
+    return given | {"preset": "speedrun"}
 
 
 def known_entries(
@@ -237,7 +248,8 @@ def known_entries(
     fields = {field.name for field in dataclasses.fields(cls)}
     for name in sorted(entries.keys() - fields):
         value = entries[name]
-        if value != _REMOVED.get(name) and (value or name in _REMOVED):
+        is_default = _REMOVED[name] in (value, ...) if name in _REMOVED else not value
+        if not is_default:
             raise SettingsError(
                 f"{where}: this version has no setting {name}, which was {value}; use the version "
                 f"that wrote it, or start a new run with --init_from"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from schemas import SettingsError
+from trainer.config import TrainConfig
 from trainer.samplers import Packed, Sampler, longbiased, mix
 from trainer.shards import ShardError, TokenDataset, TokenizerInfo, open_dataset
 
@@ -59,38 +59,30 @@ class Corpora:
                     f"samples is of it"
                 )
 
-    def sampler(
-        self,
-        name: str,
-        context: int,
-        seed: int,
-        long_min_tokens: int = 512,
-        long_fraction: float = 0.7,
-    ) -> Sampler:
-        """The training samples, `packed` or `longbiased`, of all datasets; ShardError if there
-        are too few."""
+    def sampler(self, config: TrainConfig) -> Sampler:
+        """Return the training samples of all datasets by the config's sampler; raises ShardError
+        if there are too few."""
+        context = config.model_config(self.tokenizer.vocab_size).context
         check_length(sum(self.tokens), context, f"{self.names}, split train")
         used = [k for k, tokens in enumerate(self.tokens) if tokens]
         documents = [self.datasets[k].documents("train") for k in used]
         samplers: list[Sampler] = [
-            Packed(own, context, self.tokenizer.eot, seed) for own in documents
+            Packed(own, context, self.tokenizer.eot, config.seed) for own in documents
         ]
-        if name == "longbiased":  # a dataset without a long document gives of all its own
-            long = [k for k, own in enumerate(documents) if (own.lengths >= long_min_tokens).any()]
+        if config.sampler == "longbiased":  # a dataset without a long document gives of all its own
+            least = config.long_min_tokens
+            long = [k for k, own in enumerate(documents) if (own.lengths >= least).any()]
             if not long:
                 raise ShardError(
-                    f"{self.names}, split train: no document has {long_min_tokens} tokens; use "
-                    f"packed"
+                    f"{self.names}, split train: no document has {least} tokens; use packed"
                 )
             for k in long:
-                how = self.tokenizer.eot, seed, long_min_tokens, long_fraction
+                how = self.tokenizer.eot, config.seed, least, config.long_fraction
                 samplers[k] = longbiased(documents[k], context, *how)
         return mix(samplers, [self.shares[k] for k in used])
 
 
-def open_corpora(
-    data: Sequence[str], cache: str | Path | None = None, begun: Sequence[dict[str, Any]] = ()
-) -> Corpora:
+def open_corpora(data: str | Sequence[str], begun: Sequence[dict[str, Any]] = ()) -> Corpora:
     """The token shards in folders, sampled in proportion to their tokens, or with FOLDER=WEIGHT
     to the weights.
 
@@ -98,6 +90,7 @@ def open_corpora(
     since are opened as they were. Raises SettingsError: an entry is invalid, or only some have
     weights; ShardError: as `open_dataset`, or the tokenizers differ, or a dataset is named twice.
     """
+    data = [data] if isinstance(data, str) else data
     if not data or not all(data):
         raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")
     folders, weights = zip(*map(_parse, data), strict=True)
@@ -107,7 +100,7 @@ def open_corpora(
             f"data: {folder} has no weight, others have; write {folder}=WEIGHT, or give none a "
             f"weight"
         )
-    datasets = [open_dataset(folder, cache) for folder in folders]
+    datasets = [open_dataset(folder) for folder in folders]
     known: dict[str, TokenDataset] = {}
     for dataset in datasets:
         if not dataset.tokenizer.same_as(datasets[0].tokenizer):

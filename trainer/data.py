@@ -32,7 +32,8 @@ class Loader:
     """
 
     def __init__(
-        self, sampler: Sampler, batch: int, micro_batch: int, rank: int = 0, world_size: int = 1,
+        self, sampler: Sampler, batch: int, micro_batch: int | None = None, rank: int = 0,
+        world_size: int = 1,
         device: torch.device | str = "cpu", vocab_size: int = 1 << 32,
     ) -> None:  # fmt: skip
         if batch < world_size:
@@ -40,7 +41,7 @@ class Loader:
         self.sampler, self.samples = sampler, batch
         self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
         largest_slice = -(-batch // world_size)
-        self.accumulation = -(-largest_slice // micro_batch)
+        self.accumulation = -(-largest_slice // (micro_batch or largest_slice))
         self.micro_batch = -(-largest_slice // self.accumulation)
         self._uneven = batch % (world_size * self.accumulation) != 0
         self._vocab_size = vocab_size

@@ -6,11 +6,9 @@ Shapes: B sequences, T tokens, C channels (`width`), H heads, D = C / H, V vocab
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import importlib
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,76 +16,21 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from trainer.cross_entropy import fused_cross_entropy
+from trainer.config import TrainConfig
+from trainer.optimizers import make_optimizers
+from trainer.shape import PRESETS, ModelConfig, preset
+
+__all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
 
 Mask = (
     torch.Tensor | BlockMask
 )  # which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it
 
 
-@dataclass(frozen=True)
-class ModelConfig:
-    """The model's shape. The embedding is padded to a multiple of 128, which is faster on matrix
-    units."""
-
-    vocab_size: int = 50257  # ids are below it
-    context: int = 1024
-    n_layer: int = 12
-    n_head: int = 12
-    width: int = 768
-    dropout: float = 0.0  # on attention and residuals, never on embeddings
-    embedding_width: int = (
-        0  # of an embedding projected up to `width`; 0 for that width (GPT-2); Lan et al., 2019
-    )
-    shared_layers: bool = (
-        False  # all layers share one block's weights, as in ALBERT (Lan et al., 2019)
-    )
-    rope: bool = (
-        False  # positions by rotating queries and keys, and no position embedding (Su et al., 2021)
-    )
-    qk_norm: bool = (
-        False  # queries and keys of each head are divided by their RMS (Henry et al., 2020)
-    )
-    bias: bool = True  # of linear layers and norms
-    activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
-
-    def __post_init__(self) -> None:
-        if self.width % self.n_head:
-            raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
-        if self.rope and self.width // self.n_head % 2:
-            raise ValueError(
-                f"rope turns pairs of channels: a head of {self.width // self.n_head} has an odd "
-                f"number"
-            )
-
-    @property
-    def padded_vocab_size(self) -> int:
-        return -(-self.vocab_size // 128) * 128
-
-
-PRESETS: dict[str, ModelConfig] = {
-    "tiny": ModelConfig(context=128, n_layer=2, n_head=2, width=64),
-    "124M": ModelConfig(),
-    "355M": ModelConfig(n_layer=24, n_head=16, width=1024),
-    "774M": ModelConfig(n_layer=36, n_head=20, width=1280),
-    "1.5B": ModelConfig(n_layer=48, n_head=25, width=1600),
-    "prettybig": ModelConfig(n_layer=25, n_head=16, width=1024),
-    "algpt2": ModelConfig(
-        embedding_width=96, shared_layers=True
-    ),  # 12.2M; ALBERT's width of 128 would make it 13.9M
-}
-"""The published sizes, ConnorJL's PrettyBig, an ALBERT-style one as bkkaggle's ALGPT2, and one
-for a CPU."""
-
 Cached = tuple[
     torch.Tensor, int
 ]  # a layer's keys and values of the positions seen (2, B, H, context, D); their number
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the angles: (T, D / 2) each
-
-
-def preset(name: str, **changes: Any) -> ModelConfig:
-    """A preset with some fields changed; those given as None are kept."""
-    return dataclasses.replace(PRESETS[name], **{k: v for k, v in changes.items() if v is not None})
 
 
 class KVCache:
@@ -112,11 +55,8 @@ class GPT(nn.Module):
     """A GPT-2. Parameters have the names of the published checkpoints
     (`h.0.attn.c_attn.weight`)."""
 
-    checkpoint_activations = (
-        False  # recompute each block's activations in the backward pass of training
-    )
-    # how many tokens' logits exist at a time (`fused_cross_entropy`); 0 for all, with torch's loss
-    loss_chunk = 0
+    # recompute each block's activations in the backward pass of training
+    checkpoint_activations = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -157,12 +97,67 @@ class GPT(nn.Module):
         """
         return self._output(self._hidden(ids, None, mask), targets, reduction)
 
+    @classmethod
+    def from_pretrained(cls, source: str) -> GPT:
+        """Return the model of a checkpoint, a run's newest one, or a GPT-2 of Hugging Face: a
+        folder, or a name such as gpt2. It is in evaluation mode, on the CPU."""
+        model: GPT = importlib.import_module("trainer.pretrained").load_pretrained(source).model
+        return model
+
+    def configure_optimizers(self, config: TrainConfig) -> list[torch.optim.Optimizer]:
+        """Return the optimizers that `config` names, with its rate, decay and beta2."""
+        return make_optimizers(
+            config.optimizer,
+            self,
+            lr=config.peak_rate,
+            weight_decay=config.weight_decay,
+            beta2=config.beta2,
+        )
+
+    @torch.no_grad()
+    def generate(
+        self,
+        ids: torch.Tensor,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        *,
+        top_p: float = 1.0,
+        stop: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """Return `ids` (B, T) with up to `max_tokens` more, (B, T + n), in the mode the model is
+        in.
+
+        With a KV cache, a token costs one token's forward pass. When the context is full, it is cut
+        to its latest half. A `temperature` of 0 picks the most likely token; else it is one of the
+        `top_k` most likely (None or 0 for all), and of the fewest that have the probability `top_p`
+        together (Holtzman et al., 2020). A row that has `stop` goes on with it; when all have, the
+        result ends before the tokens in which all are `stop`. T is at least 1.
+        """
+        context, cache = self.config.context, KVCache(self, len(ids))
+        is_done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        ahead = ids[:, -context:]
+        for _ in range(max_tokens):
+            if cache.length + ahead.shape[1] > context:
+                cache.length = 0
+                ahead = ids[:, -max(1, context // 2) :]
+            logits = self.next_logits(ahead, cache).float()
+            ahead = choose_tokens(logits, temperature, top_k or 0, top_p, generator)
+            if stop is not None:
+                ahead[is_done] = stop
+                is_done |= ahead[:, 0] == stop
+                if is_done.all():
+                    break
+            ids = torch.cat([ids, ahead], dim=1)
+        return ids
+
     def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """Logits (B, V) of the token after `ids` (B, T), which are added to `cache`; T is 1
-        unless that is empty."""
+        """Return the logits (B, V) of the token after `ids` (B, T), which are added to `cache`; T
+        is 1 unless that is empty."""
         x = self._hidden(ids, cache)[:, -1]
         cache.length += ids.shape[1]
-        return self._logits(x)
+        return self._output(x, None, "")
 
     def compile_parts(self) -> None:
         """Compile each block (one compilation) and the output, so that DDP averages a block's
@@ -193,31 +188,19 @@ class GPT(nn.Module):
     def _output(
         self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str
     ) -> torch.Tensor:
+        x = self.ln_f(x)
+        logits = F.linear(
+            self.embedding_down(x) if self.config.embedding_width else x, self.wte.weight
+        )
         if targets is None:
-            return self._logits(x)
-        if self.loss_chunk and reduction != "none":
-            x, wanted, vocab_size = (
-                self._narrow(x).flatten(0, 1),
-                targets.flatten(),
-                self.config.vocab_size,
-            )
-            return fused_cross_entropy(
-                x, self.wte.weight, wanted, vocab_size, self.loss_chunk, reduction
-            )
+            return logits[..., : self.config.vocab_size]
         # Masked where the loss is taken: a view without the padding has rows that a GPU reads and
         # writes more slowly.
-        logits = F.linear(self._narrow(x), self.wte.weight).flatten(0, 1).float()
+        logits = logits.flatten(0, 1).float()
         padding = torch.arange(logits.shape[1], device=x.device) >= self.config.vocab_size
         logits = logits.masked_fill(padding, -math.inf)
         loss = F.cross_entropy(logits, targets.flatten(), reduction=reduction, ignore_index=-100)
         return loss.view_as(targets) if reduction == "none" else loss
-
-    def _narrow(self, x: torch.Tensor) -> torch.Tensor:
-        return self.embedding_down(self.ln_f(x)) if self.config.embedding_width else self.ln_f(x)
-
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        # A view without the vocabulary's padding, which so has no probability and no gradient.
-        return F.linear(self._narrow(x), self.wte.weight)[..., : self.config.vocab_size]
 
     @property
     def n_parameters(self) -> int:
@@ -234,6 +217,30 @@ class GPT(nn.Module):
         used *= config.n_layer if config.shared_layers else 1
         used += self.wte.weight.numel() + 2 * config.embedding_width * config.width
         return 6 * used + 12 * config.n_layer * config.width * config.context
+
+
+def choose_tokens(
+    logits: torch.Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    generator: torch.Generator | None,
+) -> torch.Tensor:
+    """Return a token (B, 1) by the logits (B, V) of each row, as `GPT.generate` explains."""
+    if temperature == 0:
+        return logits.argmax(1, keepdim=True)
+    logits, ids = (logits / temperature).sort(dim=1, descending=True, stable=True)
+    if top_k:
+        logits = logits[:, :top_k]
+    probabilities = logits.softmax(1)
+    if top_p < 1:
+        # The token that reaches p is kept, and always the most likely one.
+        outside = probabilities.cumsum(1) - probabilities >= top_p
+        outside[:, 0] = False
+        probabilities = probabilities.masked_fill(outside, 0)
+    # Drawn on the CPU, so that a seed means the same on every device.
+    drawn = torch.multinomial(probabilities.cpu(), 1, generator=generator)
+    return ids.gather(1, drawn.to(ids.device))
 
 
 class Block(nn.Module):

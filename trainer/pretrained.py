@@ -15,15 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from schemas import SettingsError, option
-from trainer.checkpoint import (
-    RECORD,
-    WEIGHTS,
-    CheckpointError,
-    Record,
-    checkpoints,
-    latest,
-    read_record,
-)
+from trainer.checkpoint import WEIGHTS, CheckpointError, Record, latest, read_record, resolve
 from trainer.command_line import check_local, first_line, note
 from trainer.config import SHAPE, TrainConfig, config_of, known_entries
 from trainer.corpora import Corpora
@@ -116,35 +108,6 @@ def load_pretrained(
     return Pretrained(
         folder, model.to(device).eval(), folder / "tokenizer.json", eot, record, blocks
     )
-
-
-def resolve(path: str | Path, step: int | None = None) -> Path:
-    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest, which the
-    error stream names.
-
-    Raises CheckpointError if there is none, or the newest is damaged: damage must not bring back an
-    earlier model.
-    """
-    folder = Path(path)
-    if (folder / RECORD).exists() and step is None:
-        return folder
-    run = folder.parent if folder.name == "checkpoints" else folder
-    if step is not None:
-        known = {int(own.name.removeprefix("step-")): own for own in checkpoints(run)}
-        if step not in known:
-            raise CheckpointError(
-                f"{run} has no checkpoint of step {step}; it has {', '.join(map(str, known))}"
-            )
-        taken = known[step]
-    else:
-        found = latest(run, note, "restore it, or name another one by --step", strict=True)
-        if found is None:
-            raise CheckpointError(
-                f"{folder} is neither a checkpoint nor the folder of a run that has one"
-            )
-        taken = found[0]
-    note(f"taking {taken}")
-    return taken
 
 
 _FROZEN = SHAPE - {"dropout"} | {

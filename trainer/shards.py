@@ -119,15 +119,15 @@ class TokenDataset:
         )
 
 
-def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDataset:
+def open_dataset(folder: str | Path) -> TokenDataset:
     """The token shards in `folder`: `tokens/` of a run, or the run, on the local disk, at s3://
     or gs://.
 
     Every file's existence and length are checked, so that a damaged dataset fails before training
-    and not in the middle of it. Those of a bucket are copied to `cache` (by default `$OWT_CACHE`,
-    or the user's cache folder) if they are not there, and their SHA-256s checked. Raises
-    ShardError, naming the file: no manifest, an unknown schema version or tokenizer, or a file that
-    is missing, truncated, (in a bucket) changed, or cannot be copied.
+    and not in the middle of it. Those of a bucket are copied to `$OWT_CACHE` (by default to the
+    user's cache folder) if they are not there, and their SHA-256s checked. Raises ShardError,
+    naming the file: no manifest, an unknown schema version or tokenizer, or a file that is missing,
+    truncated, (in a bucket) changed, or cannot be copied.
     """
     scheme, remote, path = str(folder).partition("://")
     if remote and not (scheme in ("s3", "gs") and path.strip("/")):
@@ -152,9 +152,7 @@ def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDa
         raise ShardError(f"no token shards in {folder}: {error}; {hint}") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise ShardError(f"{folder} cannot be opened: {why_not(error)}") from error
-    *paths, tokenizer_path = (_copied if remote else _found)(
-        run, [*files, asset], filesystem, root, cache
-    )
+    *paths, tokenizer_path = (_copied if remote else _found)(run, [*files, asset], filesystem, root)
     splits: dict[str, list[TokenFile]] = {}
     for file, local in zip(files, paths, strict=True):
         splits.setdefault(file.path.split("/")[1], []).append(dataclasses.replace(file, path=local))
@@ -176,7 +174,6 @@ def _copied(
     files: list[TokenFile],
     filesystem: pyarrow.fs.FileSystem,
     root: str,
-    cache: str | Path | None,
 ) -> list[str]:
     """The paths of the copies: each is named by its SHA-256, which is checked, and appears
     complete or not at all.
@@ -184,7 +181,7 @@ def _copied(
     The ranks of a machine share the cache: one copies while the others wait.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(cache or os.environ.get("OWT_CACHE") or base / "owt" / "shards")
+    folder = Path(os.environ.get("OWT_CACHE") or base / "owt" / "shards")
     folder.mkdir(parents=True, exist_ok=True)
 
     def copied(file: TokenFile) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 
 from schemas import SettingsError
 from trainer.command_line import read_text
+from trainer.config import TrainConfig
 from trainer.corpora import Corpora, check_length
 from trainer.data import DocumentBlocks
 from trainer.distributed import Ranks
@@ -56,6 +57,8 @@ def validation_loss(
 def count_bytes(windows: torch.Tensor, tokenizer: TokenizerInfo) -> int:
     """Return the UTF-8 bytes of the windows' targets; 0 if the package tokenizers cannot tell."""
     targets = windows[:, 1:].flatten()
+    if not len(targets):
+        return 0
     try:
         return Tokenizer(tokenizer.path).count_bytes(targets[targets != tokenizer.eot].tolist())
     except ValueError:
@@ -68,16 +71,20 @@ def bits_per_byte(loss: float, windows: torch.Tensor, num_bytes: int) -> float:
 
 
 def validation_set(
-    corpora: Corpora, context: int, text: str | None, say: Callable[[str], None]
-) -> torch.Tensor | None:
-    """The windows that training validates on, `VAL_TOKENS` at most; None, which `say` explains,
-    if there are none."""
+    corpora: Corpora, context: int, config: TrainConfig, say: Callable[[str], None]
+) -> torch.Tensor:
+    """Return the windows that training validates on, `VAL_TOKENS` at most; none if `val_every` is
+    0, or there are no documents, which `say` explains."""
+    nothing = torch.zeros(0, context + 1, dtype=torch.int32)
+    if not config.val_every:
+        return nothing
     count = max(1, VAL_TOKENS // context)
-    if text:
-        return windows_of_text(text, corpora.tokenizer, context, count)
+    if config.val_data:
+        return windows_of_text(config.val_data, corpora.tokenizer, context, count)
     windows = validation_windows(corpora, context, count)
     if windows is None:
         say("no validation: data has no document in its val split")
+        return nothing
     return windows
 
 

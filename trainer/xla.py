@@ -6,14 +6,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from trainer import train
 from trainer.command_line import run_reporting
 from trainer.config import parse
 from trainer.distributed import xla_package
+from trainer.train import main as train
 
 
 def _process(index: int, arguments: Sequence[str] | None) -> None:
-    code = train.main(arguments)
+    code = train(arguments)
     if code:
         raise SystemExit(code)
 

@@ -16,6 +16,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
 from trainer.config import TrainConfig  # noqa: E402
+from trainer.corpora import Corpora  # noqa: E402
+from trainer.model import GPT  # noqa: E402
+from trainer.samplers import Sampler  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPOSITORY / "benchmarks"))
@@ -129,6 +132,18 @@ def small_config(data: Path | str, out: Path, **settings: Any) -> TrainConfig:
     """A run of a model of two layers of width 32, on the CPU."""
     own = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 512, "device": "cpu"}
     return TrainConfig(data=(str(data),), out=str(out), **own | settings)
+
+
+def generate(model: GPT, prompt: Sequence[int], max_tokens: int, **how: Any) -> list[int]:
+    """The ids that continue one prompt."""
+    written = model.generate(torch.tensor([list(prompt)]), max_tokens, **how)
+    return written[0, len(prompt) :].tolist()
+
+
+def sampler_of(corpora: Corpora, name: str, context: int, seed: int, **settings: Any) -> Sampler:
+    """The training samples of corpora, by the settings of a run."""
+    own = {"sampler": name, "context": context, "seed": seed, **settings}
+    return corpora.sampler(TrainConfig(data=("",), out="", **own))
 
 
 def records_of(run: Path | str) -> list[dict[str, Any]]:

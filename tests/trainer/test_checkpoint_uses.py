@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.conftest import Capture, records_of, small_config
+from tests.trainer.conftest import Capture, generate, records_of, small_config
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.tools import evaluate, export, sample
@@ -23,7 +23,6 @@ from trainer.tools.evaluate import (
     score_text,
     text_windows,
 )
-from trainer.tools.sample import generate
 from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -67,7 +66,7 @@ def test_top_k_and_top_p_sample_only_from_the_most_likely_tokens(model: GPT) -> 
 
     def drawn(**options: Any) -> set[int]:
         generator = torch.Generator().manual_seed(1)
-        return {next(generate(model, [7], 1, generator=generator, **options)) for _ in range(100)}
+        return {generate(model, [7], 1, generator=generator, **options)[0] for _ in range(100)}
 
     assert drawn(top_k=1) == {order[0]}
     assert drawn(top_k=3, temperature=5.0) == set(order[:3])
@@ -78,7 +77,7 @@ def test_top_k_and_top_p_sample_only_from_the_most_likely_tokens(model: GPT) -> 
 def test_samples_follow_the_models_probabilities(model: GPT) -> None:
     probabilities = model(torch.tensor([[7]]))[0, -1].softmax(0)
     generator = torch.Generator().manual_seed(1)
-    draws = torch.tensor([next(generate(model, [7], 1, generator=generator)) for _ in range(1000)])
+    draws = torch.tensor([generate(model, [7], 1, generator=generator)[0] for _ in range(1000)])
     share = torch.bincount(draws, minlength=100) / 1000
     error = 4 * (probabilities * (1 - probabilities) / 1000).sqrt() + 1e-3
     assert bool(((share - probabilities).abs() < error).all())
@@ -235,3 +234,27 @@ def test_wikitext_is_measured_by_its_words_and_line_ends_and_becomes_running_tex
     assert detokenize(tokens) == (
         ' = Boulter =\n\nHe\'s a poet-actor, won 1,000 (a thousand) at "The Bill".\n== Life ==\n'
     )
+
+
+@torch.no_grad()
+def test_rows_of_a_batch_are_written_as_each_alone_and_end_at_stop(model: GPT) -> None:
+    prompts = torch.tensor([[1, 2, 3], [7, 8, 9], [4, 4, 4]])
+    together = model.generate(prompts, 10, temperature=0)
+    for prompt, row in zip(prompts, together, strict=True):
+        assert row.tolist() == model.generate(prompt[None], 10, temperature=0)[0].tolist()
+    stop = int(together[0, 4])
+    ended = model.generate(prompts, 10, temperature=0, stop=stop)
+    for row, whole in zip(ended.tolist(), together.tolist(), strict=True):
+        end = whole.index(stop, 3) if stop in whole[3:] else len(whole)
+        assert row[:end] == whole[: len(row)][:end]
+        assert set(row[end:]) <= {stop}
+
+
+def test_a_model_is_read_by_one_call(text_tokens: Path, tmp_path: Path) -> None:
+    config = small_config(text_tokens, tmp_path / "run", max_steps=1)
+    train(config)
+    model = GPT.from_pretrained(config.out)
+    assert not model.training
+    (optimizer,) = model.configure_optimizers(config)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    assert optimizer.param_groups[0]["lr"] == 3e-3

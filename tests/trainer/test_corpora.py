@@ -15,6 +15,7 @@ from tests.trainer.conftest import (
     WriteTokens,
     edit_manifest,
     records_of,
+    sampler_of,
     write_token_dataset,
 )
 from trainer import checkpoint
@@ -58,7 +59,9 @@ def test_each_corpus_gives_its_share_of_the_samples(
     folders: list[str], sampler: str, weights: tuple[str | None, ...], shares: tuple[float, ...]
 ) -> None:
     corpora = open_corpora([f + w for f, w in zip(folders, weights, strict=True) if w is not None])
-    source = corpus_of(corpora.sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(0, 5000))
+    source = corpus_of(
+        sampler_of(corpora, sampler, CONTEXT, 3, long_min_tokens=40).windows(0, 5000)
+    )
     assert [(source == k).mean() for k in range(len(shares))] == pytest.approx(shares, abs=0.002)
 
 
@@ -171,7 +174,7 @@ def test_a_dataset_of_which_nothing_will_be_read_is_named(
         f"{folders[1]} has a share of 3e-07: none of this run's 16 samples is of it"
         in capsys.readouterr().out
     )
-    sampler = open_corpora([f"{folders[0]}=3000", f"{folders[1]}=1"]).sampler("packed", 16, 3)
+    sampler = sampler_of(open_corpora([f"{folders[0]}=3000", f"{folders[1]}=1"]), "packed", 16, 3)
     source = corpus_of(sampler.windows(0, 7000))
     assert (source == 1).sum() in (2, 3)  # a share of less than one in a block of samples
 

@@ -107,6 +107,27 @@ def test_a_setting_that_is_gone_is_named_and_ignored(
     assert ("the setting zeal, which was" in said) == (value is not None)
 
 
+PIECES = {"rope": True, "qk_norm": True, "activation": "relu2"}
+
+
+def test_the_speedruns_three_settings_are_its_preset(earlier: TrainConfig, tmp_path: Path) -> None:
+    """A run of which an earlier version wrote them beside the preset tiny."""
+    new = dataclasses.replace(
+        earlier, out=str(tmp_path / "new"), preset="speedrun", n_layer=2, n_head=2, max_steps=6
+    )
+    train(new)
+    change = {"preset": "tiny", "n_layer": None, "n_head": None, "cache": "/somewhere", **PIECES}
+    change_record(new.out, lambda record: record["settings"].update(change))
+    train(dataclasses.replace(new, max_steps=7))
+    assert documents.main([new.out, "--step", "3"]) == 0
+
+
+def test_pieces_of_the_speedrun_without_the_others_are_refused(earlier: TrainConfig) -> None:
+    change_record(earlier.out, lambda record: record["settings"].update(rope=True))
+    with pytest.raises(SettingsError, match="has no setting rope, which was True"):
+        train(earlier)
+
+
 def test_a_setting_that_is_gone_and_was_used_is_refused(
     earlier: TrainConfig, capsys: Capture
 ) -> None:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
-from tests.trainer.conftest import records_of
+from tests.trainer.conftest import records_of, sampler_of
 from trainer.checkpoint import Record, Saver, load_training, training_state
 from trainer.config import TrainConfig
 from trainer.corpora import open_corpora
@@ -184,7 +184,7 @@ def test_torchrun_trains_the_same_model(
 def test_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(
     text_tokens: Path, name: str
 ) -> None:
-    sampler = open_corpora([str(text_tokens)]).sampler(name, 64, 1, long_min_tokens=100)
+    sampler = sampler_of(open_corpora([str(text_tokens)]), name, 64, 1, long_min_tokens=100)
     there, here = (Loader(sampler, 16, 8, device=device) for device in ("cuda", "cpu"))
     assert there._read(0).is_pinned()
     batches, wanted = there.batches(3), here.batches(3)

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -310,6 +311,46 @@ def test_without_torch_a_command_says_how_to_install_it(module: str, tmp_path: P
         "needs PyTorch 2.9 or later, which is not installed: pip install torch safetensors "
         "tensorboard" in line
     )
+
+
+def test_ids_are_copied_and_documents_named_without_torch(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    train(dataclasses.replace(config, max_steps=1, save_every=0))
+    site = tmp_path / "site"
+    site.mkdir()
+    for path in Path(np.__file__).parents[1].iterdir():
+        if not path.name.startswith(("torch", "functorch", "safetensors")):
+            (site / path.name).symlink_to(path)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        # -S leaves out site-packages, and with them torch.
+        command = [sys.executable, "-S", *arguments]
+        environment = {**os.environ, "PYTHONPATH": f"{site}:{REPOSITORY}"}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    done = run("-m", "trainer.tools.export_tokens", config.data[0], str(tmp_path / "bin"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "bin" / "train.bin").stat().st_size
+    done = run("-m", "trainer.tools.documents", config.out, "--step", "1")
+    assert done.returncode == 0, done.stderr
+    assert "url_id" in done.stdout
+    code = "import trainer; from trainer import TrainConfig, open_corpora, preset; preset('124M')"
+    done = run("-c", code)
+    assert done.returncode == 0, done.stderr
+    done = run("-c", "from trainer import GPT")
+    assert done.stderr.splitlines()[-1].startswith("ImportError: the trainer needs PyTorch 2.9")
+
+
+def test_one_import_has_the_interface_and_loads_nothing() -> None:
+    code = (
+        "import sys, trainer; assert 'torch' not in sys.modules and 'numpy' not in sys.modules; "
+        "from trainer import GPT, preset, TrainConfig, train, open_corpora, Loader; "
+        "assert callable(train) and train.main and trainer.train is train; "
+        "import trainer.train; from trainer import train as same; assert same is train"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_trainer_needs_only_torch_numpy_pyarrow_and_safetensors() -> None:

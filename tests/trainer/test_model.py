@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
+from tests.trainer.conftest import generate
 from trainer.data import DocumentBlocks
 from trainer.device import default_micro_batch
 from trainer.model import GPT, PRESETS, ModelConfig, preset
-from trainer.optimizers import OPTIMIZERS, learning_rate, make_optimizers
+from trainer.optimizers import OPTIMIZERS, make_optimizers
 from trainer.pretrained import from_huggingface, to_huggingface
-from trainer.tools.sample import generate
+from trainer.schedules import learning_rate
 
 SMALL = ModelConfig(vocab_size=203, context=24, n_layer=3, n_head=4, width=32)
 # The four published shapes, scaled down: their depth-to-width and head ratios.
@@ -116,65 +115,6 @@ def test_recomputed_activations_change_no_gradient(masked: bool) -> None:
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert len(gradients[0]) == len(gradients[1])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 16, 47, 1000])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_the_fused_loss_equals_the_plain_loss_in_value_and_gradients(
-    chunk: int, reduction: str
-) -> None:
-    torch.manual_seed(0)
-    model = GPT(dataclasses.replace(SMALL, embedding_width=8))
-    ids = torch.randint(203, (2, 24))
-    targets = torch.where(torch.rand(2, 24) < 0.2, -100, torch.randint(203, (2, 24)))
-    losses, gradients = [], []
-    for model.loss_chunk in (0, chunk):
-        model.zero_grad()
-        loss = model(ids, targets, reduction=reduction)
-        (3 * loss).backward()
-        losses.append(loss)
-        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    torch.testing.assert_close(*losses)
-    for plain, chunked in zip(*gradients, strict=True):
-        torch.testing.assert_close(
-            chunked, plain, rtol=1e-4, atol=1e-6 if reduction == "mean" else 1e-5
-        )
-
-
-@pytest.mark.slow
-def test_the_fused_loss_equals_the_plain_loss_under_autocast_and_compiled() -> None:
-    torch._dynamo.reset()  # of the sizes that earlier tests have compiled for
-    torch.manual_seed(0)
-    model = GPT(SMALL)
-    ids, targets = torch.randint(203, (2, 4, 24)).unbind()
-    losses, gradients = [], []
-    fused = torch.compile(model, fullgraph=True, dynamic=False)  # as the trainer does
-    for chunk, net in ((0, model), (32, fused)):
-        model.loss_chunk = chunk
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            losses.append(net(ids, targets))
-        losses[-1].backward()
-        gradients.append(
-            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        )
-    assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-4)
-    assert (gradients[1] - gradients[0]).norm() < 0.01 * gradients[0].norm()
-
-
-def test_the_fused_loss_is_differentiated_only_on_request_and_only_once() -> None:
-    model = GPT(SMALL)
-    ids, targets = torch.randint(203, (2, 4, 24)).unbind()
-    with torch.no_grad():
-        plain = model(ids, targets)
-        model.loss_chunk = 32
-        with FlopCounterMode(display=False) as counter:
-            torch.testing.assert_close(model(ids, targets), plain)
-    assert counter.get_total_flops() < 1.01 * model.flops_per_token / 3 * ids.numel()
-    loss = model(ids, targets)
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
 
 
 def test_more_tokens_than_the_context_are_refused() -> None:

@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.trainer.conftest import generate
 from trainer.config import parse
 from trainer.model import GPT, KVCache, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.tools.sample import generate
 from trainer.train import train
 
 SHAPE = ModelConfig(vocab_size=60, context=12, n_layer=4, n_head=2, width=16)
@@ -142,30 +142,12 @@ def test_text_generated_with_the_cache_equals_text_without(piece: str) -> None:
 
 def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Path) -> None:
     path = Path(__file__).resolve().parents[2] / "presets" / "speedrun.toml"
-    flags = [
-        "--data",
-        str(text_tokens),
-        "--out",
-        str(tmp_path / "run"),
-        "--preset",
-        "tiny",
-        "--n_layer",
-        "6",
-    ]
-    flags += [
-        "--width",
-        "32",
-        "--context",
-        "64",
-        "--batch_tokens",
-        "512",
-        "--micro_batch",
-        "4",
-        "--no_compile",
-    ]
+    flags = ["--data", str(text_tokens), "--out", str(tmp_path / "run"), "--n_layer", "6"]
+    flags += ["--n_head", "2", "--width", "32", "--context", "64", "--batch_tokens", "512"]
+    flags += ["--micro_batch", "4", "--no_compile"]
     flags += ["--device", "cpu"]
     config = parse([str(path), *flags])
-    assert (config.rope, config.optimizer) == (True, "muon")
+    assert (config.preset, config.optimizer) == ("speedrun", "muon")
     config = parse([str(path), *flags, "--max_steps", "8", "--save_every", "4"])
     loss = train(config)
     assert loss < math.log(400)

@@ -63,10 +63,15 @@ def change(uri: str, name: str, content: Callable[[bytes], bytes] | None) -> Non
         out.write(changed)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OWT_CACHE", str(tmp_path / "cache"))
+
+
 def test_windows_equal_those_of_local_shards(
     bucket: str, uploaded: str, tokens: Path, tmp_path: Path
 ) -> None:
-    remote, local = open_dataset(uploaded, tmp_path / "cache"), open_dataset(tokens)
+    remote, local = open_dataset(uploaded), open_dataset(tokens)
     assert remote.digest == local.digest
     assert remote.tokenizer.path.read_bytes() == local.tokenizer.path.read_bytes()
     theirs, ours = (
@@ -77,18 +82,16 @@ def test_windows_equal_those_of_local_shards(
     with pytest.raises(
         ShardError, match=f"in {bucket}/nowhere: {bucket}/nowhere/ledger/manifest.json is missing; "
     ):
-        open_dataset(f"{bucket}/nowhere", tmp_path)
+        open_dataset(f"{bucket}/nowhere")
     with pytest.raises(ShardError, match=rf"{bucket}/\[x\] cannot be opened"):
-        open_dataset(f"{bucket}/[x]", tmp_path)
+        open_dataset(f"{bucket}/[x]")
 
 
 def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_cut(
     uploaded: str, tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(4) as ranks:
-        digests = list(
-            ranks.map(lambda _: open_dataset(uploaded, tmp_path / "cache").digest, range(4))
-        )
+        digests = list(ranks.map(lambda _: open_dataset(uploaded).digest, range(4)))
     assert len(set(digests)) == 1
     copies = {
         path: path.stat().st_mtime_ns
@@ -98,7 +101,7 @@ def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_
     assert len(copies) == 2 * SHARDS + 1  # with the tokenizer
     cut, *_ = (path for path in copies if path.suffix == ".arrow")
     cut.write_bytes(cut.read_bytes()[:-8])
-    assert open_dataset(uploaded, tmp_path / "cache").documents("train")
+    assert open_dataset(uploaded).documents("train")
     assert {path for path, written in copies.items() if path.stat().st_mtime_ns != written} == {cut}
 
 
@@ -127,8 +130,6 @@ def test_a_bad_shard_is_named_before_training_starts(
         uploaded,
         "--out",
         str(tmp_path / "run"),
-        "--cache",
-        str(tmp_path / "cache"),
     ]
     assert main([*arguments, "--preset", "tiny", "--device", "cpu"]) == 1
     error = capsys.readouterr().err
@@ -191,7 +192,7 @@ def test_a_run_trains_from_a_public_bucket_without_credentials(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     data = uploaded.replace("://", "://anonymous@")
-    arguments = ["--data", data, "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
+    arguments = ["--data", data, "--out", str(tmp_path / "run")]
     shape = [
         "--preset",
         "tiny",

@@ -58,11 +58,7 @@ def test_each_part_of_a_window_is_of_the_document_named(
     config = trained(tmp_path / "run", folders, sampler=sampler)
     for step in (1, 2, 125):
         first, covered = 8 * (step - 1), 0
-        windows = (
-            open_corpora(config.data)
-            .sampler(sampler, CONTEXT, 3, long_min_tokens=40)
-            .windows(first, 8)
-        )
+        windows = open_corpora(config.data).sampler(config).windows(first, 8)
         for part in documents.documents_of(config.out, step):
             tokens = windows[part["sample"] - first][part["begin"] : part["end"]].tolist()
             assert {token % 100 for token in tokens} == {part["url_id"]}

@@ -20,11 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 
 from schemas import option
-from trainer.checkpoint import CheckpointError, read_record
+from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import run_command
 from trainer.config import config_of
 from trainer.corpora import open_corpora
-from trainer.pretrained import resolve
 from trainer.shards import Documents
 
 
@@ -62,7 +61,7 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
     path = resolve(run)
     record = read_record(path)
     config = config_of(record.settings, str(path))
-    corpora = open_corpora(config.data, config.cache, record.data)
+    corpora = open_corpora(config.data, record.data)
     if [own["digest"] for own in corpora.description()] != [own["digest"] for own in record.data]:
         raise CheckpointError(
             f"{path} was trained on other shards than {', '.join(config.data)} has now"
@@ -75,9 +74,7 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
         dataset.opened["train"] = Numbers(dataset.documents("train").lengths, first + len(known))
         known = np.concatenate([known, dataset.url_ids("train")])
     context = record.model["context"]
-    sampler = corpora.sampler(
-        config.sampler, context, config.seed, config.long_min_tokens, config.long_fraction
-    )
+    sampler = corpora.sampler(config)
     batch = config.windows_per_batch(context)
     for sample, row in enumerate(sampler.windows((step - 1) * batch, batch), (step - 1) * batch):
         begin = 0

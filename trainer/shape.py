@@ -1,0 +1,68 @@
+"""The model's shape, and presets of it. They need no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model's shape. The embedding is padded to a multiple of 128, which is faster on matrix
+    units."""
+
+    vocab_size: int = 50257  # ids are below it
+    context: int = 1024
+    n_layer: int = 12
+    n_head: int = 12
+    width: int = 768
+    dropout: float = 0.0  # on attention and residuals, never on embeddings
+    embedding_width: int = (
+        0  # of an embedding projected up to `width`; 0 for that width (GPT-2); Lan et al., 2019
+    )
+    shared_layers: bool = (
+        False  # all layers share one block's weights, as in ALBERT (Lan et al., 2019)
+    )
+    rope: bool = (
+        False  # positions by rotating queries and keys, and no position embedding (Su et al., 2021)
+    )
+    qk_norm: bool = (
+        False  # queries and keys of each head are divided by their RMS (Henry et al., 2020)
+    )
+    bias: bool = True  # of linear layers and norms
+    activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
+
+    def __post_init__(self) -> None:
+        if self.width % self.n_head:
+            raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
+        if self.rope and self.width // self.n_head % 2:
+            raise ValueError(
+                f"rope turns pairs of channels: a head of {self.width // self.n_head} has an odd "
+                f"number"
+            )
+
+    @property
+    def padded_vocab_size(self) -> int:
+        return -(-self.vocab_size // 128) * 128
+
+
+PRESETS: dict[str, ModelConfig] = {
+    "tiny": ModelConfig(context=128, n_layer=2, n_head=2, width=64),
+    "124M": ModelConfig(),
+    "355M": ModelConfig(n_layer=24, n_head=16, width=1024),
+    "774M": ModelConfig(n_layer=36, n_head=20, width=1280),
+    "1.5B": ModelConfig(n_layer=48, n_head=25, width=1600),
+    "prettybig": ModelConfig(n_layer=25, n_head=16, width=1024),
+    "speedrun": ModelConfig(rope=True, qk_norm=True, activation="relu2"),
+    "algpt2": ModelConfig(
+        embedding_width=96, shared_layers=True
+    ),  # 12.2M; ALBERT's width of 128 would make it 13.9M
+}
+"""The published sizes, ConnorJL's PrettyBig, 124M with pieces of modded-nanogpt, an ALBERT-style
+one as bkkaggle's ALGPT2, and one for a CPU."""
+
+
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """A preset with some fields changed; those given as None are kept."""
+    return dataclasses.replace(PRESETS[name], **{k: v for k, v in changes.items() if v is not None})
