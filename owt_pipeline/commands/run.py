@@ -23,7 +23,7 @@ from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages, wit
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.root import read_manifest, require_run
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import LAST, STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas import SettingsError
 from schemas.datasets import LEDGER
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt run`: its own, and those of every stage, each explained."""
-    return _parser([load(name) for name in ORDER], *ORDER)
+    return _parser(*STAGES)
 
 
 def funnel_table(results: Sequence[Result]) -> str:
@@ -78,11 +78,9 @@ def funnel_table(results: Sequence[Result]) -> str:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    stages = [load(name) for name in ORDER]
+    stages = list(STAGES.values())
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(
-        stages, next((until for flag, until in pairwise(words) if flag == "--until"), "")
-    )
+    parser = _parser(next((until for flag, until in pairwise(words) if flag == "--until"), ""))
     arguments, files, rest = parser.parse_with_files(words)
     where, path, others = places(parser, files)
     for word in others:
@@ -91,7 +89,7 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(where, arguments, rest, tables)
-    chosen = stages[: ORDER.index(arguments.until) + 1]
+    chosen = stages[: list(STAGES).index(arguments.until) + 1]
     # Of all stages: a mistake in any is reported before the first runs.
     given = {stage.name: flags_given(stage.options, arguments) for stage in stages}
     if arguments.add:
@@ -230,8 +228,8 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
             f"124M"
         )
     else:
-        following = ORDER.index(results[-1].stage.name) + 1
-        lines.append(f"next:   owt run {workdir} --until {ORDER[following]}")
+        following = list(STAGES)[list(STAGES).index(results[-1].stage.name) + 1]
+        lines.append(f"next:   owt run {workdir} --until {following}")
     return "\n".join(lines)
 
 
@@ -250,9 +248,10 @@ def places(
     return run, path, [word for word in others if not word.endswith(".toml")]
 
 
-def _parser(stages: Sequence[Stage], *complete: str) -> CommandParser:
+def _parser(*complete: str) -> CommandParser:
     """The parser. All options of the stages in `complete` are explained; a flag is that of each
     stage which has it."""
+    stages = STAGES.values()
     parser = CommandParser(
         prog="owt run",
         usage="owt run RUN [SETTINGS.toml] [--until STAGE] [--workers N] [FLAGS]",
@@ -267,7 +266,7 @@ def _parser(stages: Sequence[Stage], *complete: str) -> CommandParser:
     )
     config.add_places(parser)
     parser.add_argument(
-        "--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run"
+        "--until", choices=STAGES, default=LAST, metavar="STAGE", help="the last stage to run"
     )
     parser.add_argument(
         "--dry_run", action="store_true", help="print what would run, and why; run nothing"
@@ -317,7 +316,7 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
 
 def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage, Any]]:
     """Those of some stages that have an output, with `recorded_options`."""
-    stages = [load(name) for name in names]
+    stages = [STAGES[name] for name in names]
     recorded = [(stage, recorded_options(stage, workdir)) for stage in stages]
     return [(stage, options) for stage, options in recorded if options is not None]
 
