@@ -39,7 +39,8 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.fetch.archives.commoncrawl import KEY, NEEDED
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 
 CRAWL = "CC-MAIN-2019-04"

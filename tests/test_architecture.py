@@ -179,6 +179,20 @@ def test_imports_within_a_stage_go_down_its_floors(stage: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "import_text"])
+def test_every_stage_has_the_same_form(stage: str) -> None:
+    """`options.py` with the class Options; `stage.py` that ends with the stage's class and
+    `STAGE`."""
+    room_of_stage = f"owt_pipeline.stages.{stage}"
+    options = modules()[f"{room_of_stage}.options"].body
+    assert "Options" in [node.name for node in options if isinstance(node, ast.ClassDef)]
+    assert isinstance(modules()[room_of_stage].body[0], ast.Expr)
+    *_, last_class, last_line = modules()[f"{room_of_stage}.stage"].body
+    assert isinstance(last_class, ast.ClassDef)
+    assert ast.unparse(last_class.bases[0]) == "Stage"
+    assert ast.unparse(last_line) == f"STAGE = {last_class.name}()"
+
+
 def test_the_chain_of_stages_is_the_one_that_the_texts_name() -> None:
     names = list(pipeline.STAGES)
     table = re.findall(r"^    (\w+) .*-> ", str(pipeline.__doc__), re.M)

@@ -16,7 +16,8 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.report import tables
-from owt_pipeline.stages.report.stage import STAGE, Options
+from owt_pipeline.stages.report.options import Options
+from owt_pipeline.stages.report.stage import STAGE
 from owt_pipeline.stages.report.tables import open_tables
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe.corpora import prose
