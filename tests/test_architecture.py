@@ -61,7 +61,8 @@ ALCOVES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("stage",),
     ),
     "extract": (
-        ("options", "charset"),
+        ("options", "legacy_charsets"),
+        ("charset",),
         ("html",),
         ("content", "not_pages", "reserved"),
         ("extractor",),
