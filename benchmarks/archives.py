@@ -37,9 +37,10 @@ import pyarrow.parquet as pq
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages import load
+from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.fetch.archives.commoncrawl import KEY, NEEDED
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 
 CRAWL = "CC-MAIN-2019-04"
@@ -132,7 +133,7 @@ def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:
     """Look URLs up in a separate run."""
     runtime = Runtime(Storage(str(folder / name)))
     (folder / f"{name}.txt").write_text("".join(f"{url}\n" for url in urls))
-    collect = load("collect")
+    collect = STAGES["collect"]
     run_stage(collect, collect.options(links=(str(folder / f"{name}.txt"),), num_shards=4), runtime)
     options = Options(
         sources=("commoncrawl",),

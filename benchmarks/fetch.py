@@ -51,7 +51,7 @@ from owt_pipeline import progress
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import http_record
-from owt_pipeline.stages import load
+from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.fetch.answers import Fetched
 from owt_pipeline.stages.fetch.web.live import Fetcher
 from owt_pipeline.storage.folder import Storage
@@ -182,14 +182,14 @@ def collect(urls: Iterable[str], folder: Path, num_shards: int) -> None:
     """Make a run with the URLs in urls/."""
     with open(f"{folder}.txt", "w") as file:
         file.writelines(f"{url}\n" for url in urls)
-    stage = load("collect")
+    stage = STAGES["collect"]
     options = stage.options(links=(f"{folder}.txt",), num_shards=num_shards)
     run_stage(stage, options, Runtime(Storage(str(folder))))
 
 
 def fetch(collected: Path) -> int:
     """The complete stage in a copy of a run that has collected."""
-    stage = load("fetch")
+    stage = STAGES["fetch"]
     options = stage.options(
         resolve=(f"*.{DOMAIN}=127.0.0.1",),
         user_agent="bench/1.0 (+mailto:bench@bench.test)",
@@ -215,7 +215,7 @@ class DroppingRecorder:
 
 def loop_micros(urls: Sequence[str]) -> tuple[float, float]:
     """Return the CPU time of the event loop's thread for a page, in our client and bare."""
-    options = load("fetch").options(
+    options = STAGES["fetch"].options(
         resolve=(f"*.{DOMAIN}=127.0.0.1",),
         user_agent="bench/1.0 (+mailto:bench@bench.test)",
         host_delay=0.0,

@@ -37,7 +37,7 @@ from typing import ClassVar
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import STAGES
 
 
 class Counting(http.server.BaseHTTPRequestHandler):
@@ -87,7 +87,7 @@ def count_requests(arguments: argparse.Namespace) -> int:
     from tests.servers.gcs import gcs_bucket
 
     owt = [sys.executable, "-m", "owt_pipeline"]
-    steps = sum(len(load(stage).steps) for stage in ORDER)
+    steps = sum(len(stage.steps) for stage in STAGES.values())
     found: dict[int, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="requests-") as folder, gcs_bucket() as bucket:
         subprocess.run(

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 project = "OpenWebText, rebuilt"
-_package = Path(__file__).resolve().parent.parent / "owt_pipeline/__init__.py"
+_package = Path(__file__).resolve().parent.parent / "owt_pipeline/version.py"
 release = version = re.search(r'__version__ = "(.+)"', _package.read_text())[1]  # type: ignore[index]
 extensions = ["myst_parser", "sphinx_copybutton"]
 html_theme = "furo"

@@ -9,7 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.engine.stage import Stage
+from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
 from schemas.settings import describe
 from trainer.config import TrainConfig
 from trainer.tools.evaluate import EvaluateOptions
@@ -18,7 +20,8 @@ from trainer.tools.sample import SampleOptions
 
 DOCS = Path(__file__).resolve().parent
 
-STAGES = (*ORDER[:3], "import", *ORDER[3:])
+_CHAIN = tuple(STAGES.values())
+PAGES = (*_CHAIN[:3], IMPORT, *_CHAIN[3:])
 TRAINER = {
     "train": TrainConfig,
     "tools.sample": SampleOptions,
@@ -30,7 +33,7 @@ API = {
     "Run a pipeline": [
         "owt_pipeline.pipeline:Run",
         "owt_pipeline.pipeline:build",
-        "owt_pipeline.stages:load",
+        "owt_pipeline.pipeline:STAGES",
     ],
     "Read datasets": [
         "owt_pipeline.storage.folder:Storage",
@@ -62,10 +65,9 @@ API = {
 """What one imports in a notebook, by subject."""
 
 
-def options_of_stage(name: str) -> str:
+def options_of_stage(stage: Stage) -> str:
     """The page of a stage's options."""
-    stage = load(name)
-    return f"# {name}\n\n{stage.help}\n\n```\n{stage.example}\n```\n\n{_table(stage.options)}"
+    return f"# {stage.name}\n\n{stage.help}\n\n```\n{stage.example}\n```\n\n{_table(stage.options)}"
 
 
 def options_of_trainer(name: str, options: type) -> str:
@@ -150,10 +152,10 @@ def main() -> None:
     """Write the pages."""
     folder = DOCS / "options"
     folder.mkdir(exist_ok=True)
-    pages = {name: options_of_stage(name) for name in STAGES}
+    pages = {stage.name: options_of_stage(stage) for stage in PAGES}
     pages |= {_page(name): options_of_trainer(name, options) for name, options in TRAINER.items()}
     index = INDEX + "".join(
-        f"| [{name}]({name}.md) | {load(name).help.splitlines()[0]} |\n" for name in STAGES
+        f"| [{stage.name}]({stage.name}.md) | {stage.help.splitlines()[0]} |\n" for stage in PAGES
     )
     index += "".join(f"| [python -m trainer.{name}]({_page(name)}.md) | |\n" for name in TRAINER)
     toctree = "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"

@@ -20,6 +20,8 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline.version import __version__
+
 if TYPE_CHECKING:
     from owt_pipeline.formats.urls import BadURL as BadURL
     from owt_pipeline.formats.urls import canonical_url as canonical_url
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from owt_pipeline.stages.clean.documents import Cleaned as Cleaned
     from owt_pipeline.stages.extract.extractor import Extracted as Extracted
     from owt_pipeline.stages.extract.pages import Rejected as Rejected
-
-__version__ = "0.1.0"
 
 _MODULES = {
     "BadURL": "formats.urls",

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from owt_pipeline import __version__
 from owt_pipeline.command_line import interruptible
-from owt_pipeline.stages import ORDER
+from owt_pipeline.version import __version__
 from schemas.settings import ExitCode, did_you_mean
 
 COMMANDS = {
@@ -69,7 +68,9 @@ def _main(argv: Sequence[str] | None) -> int:
     name, rest = arguments[0], arguments[1:]
     if name in COMMANDS:
         return int(command_of(name)(rest))
-    if name in ORDER:
+    from owt_pipeline.pipeline import STAGES  # slow to import, so not by other commands
+
+    if name in STAGES:
         print(f"owt: error: {name} is a stage: owt run RUN --until {name}", file=sys.stderr)
         return ExitCode.USAGE
     print(f"owt: error: unknown command {name!r}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
@@ -88,7 +89,7 @@ commands:
 {commands}
 
 the stages of a run, in order; `owt run RUN --until STAGE` ends with one:
-  {", ".join(ORDER)}
+  collect, fetch, extract, clean, dedupe, export, tokenize, report
 
 exit codes:
 {codes}

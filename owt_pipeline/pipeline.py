@@ -26,28 +26,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import apache_beam as beam
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-
 from owt_pipeline import config
-from owt_pipeline.engine import graph
 from owt_pipeline.engine.runner import without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.ledger.root import read_root
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.stages.clean.stage import STAGE as CLEAN
+from owt_pipeline.stages.collect.stage import STAGE as COLLECT
+from owt_pipeline.stages.dedupe.stage import STAGE as DEDUPE
+from owt_pipeline.stages.export.stage import STAGE as EXPORT
+from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
+from owt_pipeline.stages.fetch.stage import STAGE as FETCH
+from owt_pipeline.stages.report.stage import STAGE as REPORT
+from owt_pipeline.stages.tokenize.stage import STAGE as TOKENIZE
 from owt_pipeline.storage.folder import Storage
 
+if TYPE_CHECKING:
+    import apache_beam as beam
 
-def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Handle]:
+    from owt_pipeline.engine.graph import Handle
+
+_CHAIN = (COLLECT, FETCH, EXTRACT, CLEAN, DEDUPE, EXPORT, TOKENIZE, REPORT)
+
+STAGES: dict[str, Stage] = {stage.name: stage for stage in _CHAIN}
+"""The stages of a run by name, in order. `owt import` has a stage of its own."""
+
+LAST = REPORT.name
+
+
+def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[Handle]:
     """Add the run's stages to a pipeline, as one linear chain; returns the handle of the last
     dataset.
 
     Nothing is written before the pipeline runs. Then the first transform takes the lock of the
     run's folder, and the last one sweeps the folder and releases it.
     """
+    from owt_pipeline.engine import graph  # imports Beam, which a finished run does not need
+
     run = run.on(pipeline.runner)
     # Where text was imported, the chain begins after the stages whose place `owt import` took.
     stages = without_imported(run.stages, run.runtime.workdir, read_root(run.runtime.workdir)[0])
@@ -73,7 +90,7 @@ class Run:
         settings: str | None = None,
         *,
         workers: int | None = None,
-        until: str = ORDER[-1],
+        until: str = LAST,
     ) -> Run:
         """The run in the folder `run`, up to and including the stage `until`, by a settings
         file: by default the folder's own `settings.toml`, which `owt init` writes.
@@ -83,14 +100,19 @@ class Run:
         """
         settings = settings or Storage(run).path(config.SETTINGS)
         tables = config.read_config(settings)
-        options = {name: config.stage_options(load(name), settings, tables, {}) for name in ORDER}
-        chosen = [(load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]]
+        # Of all stages: a mistake in any is reported before the first runs.
+        stages = [
+            (stage, config.stage_options(stage, settings, tables, {})) for stage in STAGES.values()
+        ]
+        num_chosen = list(STAGES).index(until) + 1
         runtime = Runtime(Storage(run), config.workers_of(tables, workers, 1))
-        return cls(chosen, runtime)
+        return cls(stages[:num_chosen], runtime)
 
     def on(self, runner: Any) -> Run:
         """This run for a given runner: only the local runner uses this process's pool of
         workers."""
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
         runtime = replace(self.runtime, run=uuid4().hex, unattended=True)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
             runtime = runtime.for_cluster(

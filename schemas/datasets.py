@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from schemas.filters import BUILT_IN
+
 SCHEMA_VERSION = 3
 """Raised whenever a field's name, type or meaning changes; readers refuse a version they do not
 know."""
@@ -110,21 +112,6 @@ _DOCUMENT = [
     *_POSTED,
 ]
 
-_SIGNALS = {
-    "gopher_repetition": [
-        *(f"duplicate_{what}" for what in ("paragraphs", "paragraph_chars", "lines", "line_chars")),
-        *(f"top_{n}_gram_chars" for n in (2, 3, 4)),
-        *(f"duplicate_{n}_gram_chars" for n in (5, 6, 7, 8, 9, 10)),
-    ],
-    "gopher_quality": [
-        *("words", "word_length", "hash_signs", "ellipses"),
-        *("bullet_lines", "ellipsis_lines", "alphabetic_words", "stop_words"),
-    ],
-    "c4": ["lorem_ipsum", "curly_brackets", "sentences"],
-    "fineweb": ["punctuated_lines", "short_lines", "repeated_line_chars", "new_lines"],
-}
-
-
 _CLEAN = [
     *_DOCUMENT,
     field("language_score", pa.float32(), "confidence of the detected language, 0 to 1"),
@@ -135,8 +122,8 @@ _CLEAN = [
         "signals",
         pa.struct(
             {
-                name: pa.struct(dict.fromkeys(signals, pa.float64()))
-                for name, signals in _SIGNALS.items()
+                name: pa.struct(dict.fromkeys(each.signals(), pa.float64()))
+                for name, each in BUILT_IN.items()
             }
         ),
         "what each filter measures: max_X and min_X of [clean.FILTER] limit signals.FILTER.X",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+from schemas.filters import BUILT_IN
+
 
 class Reason(str, Enum):
     """A reason for a reject row, with the stage that gives it and what it means."""
 
+    _ignore_ = "each"
     stage: str
     description: str
 
@@ -113,14 +116,9 @@ class Reason(str, Enum):
     RESERVED = "reserved", "clean", "the page reserves its use for AI, or for text and data mining"
     WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not one of those to keep"
     TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
-    GOPHER_QUALITY = "gopher_quality", "clean", "breaks one of Gopher's rules for quality"
-    GOPHER_REPETITION = (
-        "gopher_repetition",
-        "clean",
-        "breaks one of Gopher's rules against repetition",
-    )
-    C4 = "c4", "clean", "breaks one of C4's rules"
-    FINEWEB = "fineweb", "clean", "breaks one of FineWeb's rules"
+    # A reason for each filter, in the namespace of the class that is being made.
+    for each in BUILT_IN.values():
+        locals()[each.name.upper()] = (each.name, "clean", each.meaning)
     CONTAMINATED = "contaminated", "clean", "shares an n-gram with an evaluation set"
     OWN_SIGNAL = (
         "own_signal",

@@ -120,7 +120,7 @@ def _inner(cls: Any, value: Any, where: str, key: str) -> Any:
     place = f"{where[:-1]}.{key}]" if where.endswith("]") else f"{where}.{key}"
     if not isinstance(value, Mapping):
         raise SettingsError(
-            f"{place}: {value!r} is not a table, such as {{{next(iter(_types_of(cls)))} = 1}}"
+            f"{place}: {value!r} is not a table, such as {{{dataclasses.fields(cls)[0].name} = 1}}"
         )
     return from_table(cls, value, place)
 

@@ -8,6 +8,7 @@ type checker of its library.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from owt_pipeline import cli, pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags")
@@ -32,7 +35,7 @@ STAGES = (
 
 FLOORS = (
     ("schemas",),
-    ("errors", "progress"),
+    ("errors", "progress", "version"),
     ("storage",),
     ("ledger",),
     ("engine", "formats"),
@@ -40,10 +43,35 @@ FLOORS = (
     ("library", "transforms"),
     ("pipeline", "stages", "config", "command_line", "cli"),
     ("commands", "demo", "flex_template", "__main__"),
+    ("owt_pipeline",),
 )
 """The rooms of `owt_pipeline`, from the lowest floor up. A module imports its own room and those
-on lower floors, and but for STAGES also those next to it. `pipeline` and `cli` load stages and
-commands by name."""
+on lower floors, and but for STAGES also those next to it. `cli` loads commands by name; nothing
+imports the package's face, `owt_pipeline` itself."""
+
+ALCOVES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "fetch": (
+        ("options",),
+        ("answers",),
+        ("segments",),
+        ("recorder",),
+        ("web",),
+        ("archives",),
+        ("shards",),
+        ("stage",),
+    ),
+    "extract": (
+        ("options", "legacy_charsets"),
+        ("charset",),
+        ("html",),
+        ("content", "not_pages", "reserved"),
+        ("extractor",),
+        ("built_in",),
+        ("pages",),
+        ("stage",),
+    ),
+}
+"""The floors within a stage that has folders: a module imports its own folder, and lower floors."""
 
 
 class Import(NamedTuple):
@@ -102,11 +130,11 @@ def own_imports() -> list[Import]:
 
 
 def room(module: str) -> str:
-    """`schemas`, or the folder or module right below `owt_pipeline` or its `stages`; "" for all
-    others."""
+    """`schemas`, `owt_pipeline` itself, or the folder or module right below it or its `stages`;
+    "" for all others."""
     package, _, rest = module.partition(".")
-    if package != "owt_pipeline":
-        return package if package == "schemas" else ""
+    if package != "owt_pipeline" or not rest:
+        return package if package in ("schemas", "owt_pipeline") else ""
     first, _, rest = rest.partition(".")
     return rest.partition(".")[0] if first == "stages" and rest else first
 
@@ -130,6 +158,47 @@ def test_imports_go_down_the_floors_and_not_from_stage_to_stage() -> None:
         if is_wrong(found.importer, found.module)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("stage", ALCOVES)
+def test_imports_within_a_stage_go_down_its_floors(stage: str) -> None:
+    prefix = f"owt_pipeline.stages.{stage}."
+    floor_by_name = {name: number for number, row in enumerate(ALCOVES[stage]) for name in row}
+
+    def name_within(module: str) -> str:
+        return module.removeprefix(prefix).partition(".")[0]
+
+    within = [name for name in modules() if name.startswith(prefix)]
+    assert {name_within(module) for module in within} == set(floor_by_name)
+    wrong = []
+    for found in own_imports():
+        if not (found.importer.startswith(prefix) and found.module.startswith(prefix)):
+            continue
+        importer, imported = name_within(found.importer), name_within(found.module)
+        if importer != imported and floor_by_name[imported] >= floor_by_name[importer]:
+            wrong.append(f"{found.importer} imports {found.module}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "import_text"])
+def test_every_stage_has_the_same_form(stage: str) -> None:
+    """`options.py` with the class Options; `stage.py` that ends with the stage's class and
+    `STAGE`."""
+    room_of_stage = f"owt_pipeline.stages.{stage}"
+    options = modules()[f"{room_of_stage}.options"].body
+    assert "Options" in [node.name for node in options if isinstance(node, ast.ClassDef)]
+    assert isinstance(modules()[room_of_stage].body[0], ast.Expr)
+    *_, last_class, last_line = modules()[f"{room_of_stage}.stage"].body
+    assert isinstance(last_class, ast.ClassDef)
+    assert ast.unparse(last_class.bases[0]) == "Stage"
+    assert ast.unparse(last_line) == f"STAGE = {last_class.name}()"
+
+
+def test_the_chain_of_stages_is_the_one_that_the_texts_name() -> None:
+    names = list(pipeline.STAGES)
+    table = re.findall(r"^    (\w+) .*-> ", str(pipeline.__doc__), re.M)
+    assert [name for name in table if name != "import"] == names
+    assert f"\n  {', '.join(names)}\n" in cli._usage()
 
 
 @pytest.mark.parametrize(

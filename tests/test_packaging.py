@@ -20,8 +20,10 @@ import tomllib
 from packaging.requirements import Requirement
 
 from owt_pipeline import __version__
+from owt_pipeline.engine.stage import Stage
 from owt_pipeline.ledger import versions
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
 from tests.conftest import REPOSITORY
 from tests.engines.environments import bare, wheel
 
@@ -118,9 +120,8 @@ SHAPES_NO_BYTES = {
 }
 
 
-@pytest.mark.parametrize("name", [*ORDER, "import"])
-def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(name: str) -> None:
-    stage = load(name)
+@pytest.mark.parametrize("stage", [*STAGES.values(), IMPORT], ids=lambda stage: stage.name)
+def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(stage: Stage) -> None:
     room = "/".join(type(stage).__module__.split(".")[:3]) + "/"
     used = {
         library

@@ -15,10 +15,8 @@ from owt_pipeline.commands.run import (
     runtime_of,
 )
 from owt_pipeline.engine.runner import run_stages
-from owt_pipeline.stages import load
+from owt_pipeline.stages.import_text.stage import STAGE
 from schemas.settings import add_flags, flags_given
-
-_STAGE = load("import")
 
 
 def parser() -> CommandParser:
@@ -26,11 +24,11 @@ def parser() -> CommandParser:
     found = CommandParser(
         prog="owt import",
         usage="owt import RUN [SETTINGS.toml] [FILE ...] [FLAGS]",
-        description=_STAGE.help,
-        epilog=f"example:\n  {_STAGE.example}\n\nFlags of Apache Beam (--runner, --project, ...) "
+        description=STAGE.help,
+        epilog=f"example:\n  {STAGE.example}\n\nFlags of Apache Beam (--runner, --project, ...) "
         f"pass through.",
     )
-    add_flags(found.add_argument_group("settings of [import]"), _STAGE.options)
+    add_flags(found.add_argument_group("settings of [import]"), STAGE.options)
     config.add_run_flags(found)
     config.add_places(found)
     found.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
@@ -44,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _import(argv: Sequence[str] | None) -> int:
     arguments, words, rest = (flags := parser()).parse_with_files(argv)
-    given = flags_given(_STAGE.options, arguments)
+    given = flags_given(STAGE.options, arguments)
     where, path, files = places(flags, words)
     if files:
         given["files"] = [*files, *given.get("files", [])]
@@ -52,9 +50,9 @@ def _import(argv: Sequence[str] | None) -> int:
     tables = config.read_config(path)
     runtime = runtime_of(where, arguments, rest, tables)
     if arguments.add:
-        given = config.added(tables, _STAGE.name, given)
-    options = config.stage_options(_STAGE, path, tables, given)
+        given = config.added(tables, STAGE.name, given)
+    options = config.stage_options(STAGE, path, tables, given)
     check_folder(runtime.workdir)
-    results = run_stages([(_STAGE, options)], runtime)
-    keep_flags(runtime.workdir, path, {_STAGE.name: given}, results)
+    results = run_stages([(STAGE, options)], runtime)
+    keep_flags(runtime.workdir, path, {STAGE.name: given}, results)
     return exit_code(results)

@@ -24,7 +24,7 @@ from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages, wit
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import read_manifest, read_root, require_run
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import LAST, STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas import SettingsError
 from schemas.datasets import LEDGER
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt run`: its own, and those of every stage, each explained."""
-    return _parser([load(name) for name in ORDER], *ORDER)
+    return _parser(*STAGES)
 
 
 def funnel_table(results: Sequence[Result]) -> str:
@@ -79,11 +79,9 @@ def funnel_table(results: Sequence[Result]) -> str:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    stages = [load(name) for name in ORDER]
+    stages = list(STAGES.values())
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(
-        stages, next((until for flag, until in pairwise(words) if flag == "--until"), "")
-    )
+    parser = _parser(next((until for flag, until in pairwise(words) if flag == "--until"), ""))
     arguments, files, rest = parser.parse_with_files(words)
     where, path, others = places(parser, files)
     for word in others:
@@ -92,7 +90,7 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(where, arguments, rest, tables)
-    chosen = stages[: ORDER.index(arguments.until) + 1]
+    chosen = stages[: list(STAGES).index(arguments.until) + 1]
     # Of all stages: a mistake in any is reported before the first runs.
     given = {stage.name: flags_given(stage.options, arguments) for stage in stages}
     if arguments.add:
@@ -231,8 +229,9 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
             f"{shlex.join(['--data', workdir.path('tokens'), '--out', 'gpt2', '--preset', '124M'])}"
         )
     else:
-        following = ORDER.index(results[-1].stage.name) + 1
-        words = ["owt", "run", str(workdir), "--until", ORDER[following]]
+        names = list(STAGES)
+        following = names[names.index(results[-1].stage.name) + 1]
+        words = ["owt", "run", str(workdir), "--until", following]
         lines.append(f"next:   {shlex.join(words)}")
     return "\n".join(lines)
 
@@ -252,9 +251,10 @@ def places(
     return run, path, [word for word in others if not word.endswith(".toml")]
 
 
-def _parser(stages: Sequence[Stage], *complete: str) -> CommandParser:
+def _parser(*complete: str) -> CommandParser:
     """The parser. All options of the stages in `complete` are explained; a flag is that of each
     stage which has it."""
+    stages = STAGES.values()
     parser = CommandParser(
         prog="owt run",
         usage="owt run RUN [SETTINGS.toml] [--until STAGE] [--workers N] [FLAGS]",
@@ -269,7 +269,7 @@ def _parser(stages: Sequence[Stage], *complete: str) -> CommandParser:
     )
     config.add_places(parser)
     parser.add_argument(
-        "--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run"
+        "--until", choices=STAGES, default=LAST, metavar="STAGE", help="the last stage to run"
     )
     parser.add_argument(
         "--dry_run", action="store_true", help="print what would run, and why; run nothing"
@@ -320,7 +320,7 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
 
 def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage, Any]]:
     """Those of some stages that have an output, with `recorded_options`."""
-    stages = [load(name) for name in names]
+    stages = [STAGES[name] for name in names]
     recorded = [(stage, recorded_options(stage, workdir)) for stage in stages]
     return [(stage, options) for stage, options in recorded if options is not None]
 

@@ -13,7 +13,7 @@ from typing import Any
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.config import SETTINGS, settings_of, with_values
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import describe, did_you_mean, tables_of
 
@@ -45,10 +45,11 @@ def commented_config(preset: str | None = None) -> str:
         "# processes for CPU-bound work; by default, this machine's cores",
         "# workers = 8",
     ]
-    tables = {name: load(name).options for name in ORDER}
-    for name in ORDER:
-        tables |= {f"{name}.{inner}": cls for inner, cls in tables_of(tables[name]).items()}
-    for name in sorted(tables, key=lambda name: ORDER.index(name.partition(".")[0])):
+    tables: dict[str, type] = {}
+    for name, stage in STAGES.items():
+        tables[name] = stage.options
+        tables |= {f"{name}.{inner}": cls for inner, cls in tables_of(stage.options).items()}
+    for name in tables:
         lines += ["", f"[{name}]"]
         for option, kind, default, help_text in describe(tables[name]):
             lines.append(f"# {help_text} ({kind})")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.ledger.root import read_manifest
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ShardRecord
 from tests.engines.conftest import Jobs, metrics
@@ -52,7 +52,7 @@ class Running:
         }
 
     def is_published(self, stage: str) -> bool:
-        return read_manifest(Storage(str(self.workdir)), load(stage).output) is not None
+        return read_manifest(Storage(str(self.workdir)), STAGES[stage].output) is not None
 
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
         end = time.monotonic() + 300
@@ -170,7 +170,7 @@ def test_a_task_manager_killed_in_a_plan_or_a_publish_changes_nothing(
     run, holding = tmp_path / "run", tmp_path / "holding"
     holding.mkdir()
     stages = ("collect", "dedupe")
-    held = {name: [f"plan-{name}", f"publish-{load(name).output}"] for name in ORDER}
+    held = {name: [f"plan-{name}", f"publish-{stage.output}"] for name, stage in STAGES.items()}
     for name in itertools.chain(*(names for stage, names in held.items() if stage not in stages)):
         (holding / f"{name}.released").touch()
     late: Path | None = None
@@ -200,14 +200,14 @@ def test_a_task_manager_killed_in_a_plan_or_a_publish_changes_nothing(
                 if is_published:
                     late.touch()
             job.wait()
-    assert len(list(holding.glob("*.released"))) == 2 * len(ORDER)
+    assert len(list(holding.glob("*.released"))) == 2 * len(STAGES)
     jobs.check_after_faults(Storage(str(run)))
 
 
 def test_a_job_submitted_again_after_its_job_server_died_continues(
     cluster: Flink, jobs: Jobs, tmp_path: Path
 ) -> None:
-    stages = ORDER[: ORDER.index("dedupe") + 1]
+    stages = list(STAGES)[: list(STAGES).index("dedupe") + 1]
     command = jobs.command(cluster.flags, Storage(str(tmp_path)), "--until", stages[-1])
     with running(command, tmp_path) as job:
         job.wait_for_records("clean")

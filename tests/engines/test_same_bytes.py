@@ -15,7 +15,7 @@ import pytest
 
 from owt_pipeline.engine.publish import read_log
 from owt_pipeline.ledger.root import require_manifest
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
 from tests.engines.conftest import Jobs, metrics
 
@@ -32,7 +32,7 @@ def test_an_engine_writes_the_files_of_a_run_on_this_machine(
     jobs.run(request.getfixturevalue(f"on_{name}"), workdir)
     jobs.check(workdir)
     assert workdir.read("run-log.jsonl").count(b'"job"') == 1
-    assert [entry["stage"] for entry in read_log(workdir) if entry.get("host")] == list(ORDER)
+    assert [entry["stage"] for entry in read_log(workdir) if entry.get("host")] == list(STAGES)
     assert counted_by_the_runner(workdir) == counted_by_the_manifests(workdir)
 
 
@@ -50,8 +50,10 @@ def counted_by_the_runner(run: Storage) -> dict[str, Counter[str]]:
 def counted_by_the_manifests(run: Storage) -> dict[str, Counter[str]]:
     """The same as the ledger has it."""
     found = {}
-    for name in ORDER:
-        counts = require_manifest(run, load(name).output).counts
+    for stage in STAGES.values():
+        counts = require_manifest(run, stage.output).counts
         rejected = {f"rejected_{reason}": count for reason, count in counts.rejected.items()}
-        found[name] = +Counter({"rows_in": counts.entered, "rows_out": counts.left, **rejected})
+        found[stage.name] = +Counter(
+            {"rows_in": counts.entered, "rows_out": counts.left, **rejected}
+        )
     return found

@@ -11,13 +11,14 @@ from owt_pipeline.command_line import CommandParser, reporting_errors
 from owt_pipeline.commands.run import check_flags, exit_code, runtime_of
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.ledger.root import require_run
-from owt_pipeline.stages import load
+from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
 from schemas.settings import add_flags, flags_given
 
 
 def run_alone(name: str, workdir: str, argv: Sequence[str]) -> int:
     """Run the stage as `owt run` does, but none before it; returns the exit code."""
-    stage = load(name)
+    stage = {**STAGES, IMPORT.name: IMPORT}[name]
     parser = CommandParser(prog=name)
     add_flags(parser, stage.options)
     config.add_run_flags(parser)

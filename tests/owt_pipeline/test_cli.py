@@ -20,8 +20,8 @@ from owt_pipeline.commands import import_text
 from owt_pipeline.commands.run import build_parser, check_folder
 from owt_pipeline.flex_template import arguments
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.pipeline import STAGES
 from owt_pipeline.progress import ERASE
-from owt_pipeline.stages import ORDER
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
 from tests.conftest import REPOSITORY
@@ -224,7 +224,7 @@ def test_a_stage_runs_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: Path) -> None:
     lines = ask_owt("ls", small_run).splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(ORDER)
+    assert [line.split()[0] for line in lines[1:]] == list(STAGES)
     assert all(len(line) <= 105 and line.split()[2] == "finished" for line in lines[1:])
     rows = {row["stage"]: row for row in json.loads(ask_owt("ls", small_run, "--json"))}
     corpus = manifest_of(small_run, "corpus")

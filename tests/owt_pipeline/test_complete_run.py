@@ -13,8 +13,7 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
-from owt_pipeline.pipeline import Run, build
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import STAGES, Run, build
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.conftest import PLACES
 from tests.owt_pipeline.repeating import RepeatingRunner
@@ -34,8 +33,8 @@ REPEATING = f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
 
 
 def test_every_stage_keeps_and_rejects_something_and_the_run_verifies(small_run: Path) -> None:
-    for stage in ORDER[:-2]:
-        counts = manifest_of(small_run, load(stage).output).counts
+    for stage in list(STAGES)[:-2]:
+        counts = manifest_of(small_run, STAGES[stage].output).counts
         assert counts.left > 0, stage
         assert counts.rejected, stage
     tokens = manifest_of(small_run, "tokens")
@@ -66,9 +65,9 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")
     table = ask_owt("run", run, small_config, "--workers", 1)
-    assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(ORDER)]] == [
+    assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(STAGES)]] == [
         "finished"
-    ] * len(ORDER)
+    ] * len(STAGES)
     planned = ask_owt("run", run, small_config, "--min_tokens", 100, "--dry_run").splitlines()
     of_clean = next(line.split() for line in planned if line.startswith("clean"))
     rows = f"{manifest_of(run, 'documents').counts.left:,}"
@@ -81,9 +80,9 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
     ]
     again = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
     assert "min_tokens is 100, was 64; 3 of 3 shards run" in again
-    assert [line.split()[3] for line in again.splitlines() if line.startswith(ORDER[:3])] == [
-        "finished"
-    ] * 3
+    assert [
+        line.split()[3] for line in again.splitlines() if line.startswith(tuple(STAGES)[:3])
+    ] == ["finished"] * 3
     assert "no problems found" in ask_owt("verify", run)
     ask_owt("run", run, small_config, "--workers", 1)
     assert differing(small_run, run) == []
@@ -120,7 +119,7 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
     for _ in range(2):
         table = run_owt("run", run, small_config, "--workers", 2)
         assert contents(run) == expected
-    assert table.count("(finished)") == len(ORDER)
+    assert table.count("(finished)") == len(STAGES)
     assert "no problems found" in ask_owt("verify", run)
 
 

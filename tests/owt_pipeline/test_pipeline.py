@@ -19,8 +19,7 @@ from owt_pipeline.engine.graph import RunStage, Start
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.root import read_root
-from owt_pipeline.pipeline import Run, build
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import STAGES, Run, build
 from owt_pipeline.stages.clean.options import Options as CleanOptions
 from owt_pipeline.stages.clean.stage import STAGE as CLEAN
 from owt_pipeline.storage.folder import Storage
@@ -64,7 +63,7 @@ def test_the_graph_is_one_linear_chain_without_side_inputs(
     published = [
         found for found in leaves(graph).values() if found.unique_name.endswith("/Publish")
     ]
-    assert len(published) == len(ORDER)
+    assert len(published) == len(STAGES)
 
 
 def test_no_runner_repeats_a_publish_with_the_plan_after_it(
@@ -83,8 +82,8 @@ def test_no_runner_repeats_a_publish_with_the_plan_after_it(
     fused = [group for group in ours if group]
     assert fused.pop() == ["Report/Publish", "End/_End"]
     assert [group for group in fused if len(group) > 1] == []
-    steps = sum(len(load(stage).steps) for stage in ORDER)
-    assert len(fused) == 2 * len(ORDER) + steps - 1
+    steps = sum(len(stage.steps) for stage in STAGES.values())
+    assert len(fused) == 2 * len(STAGES) + steps - 1
 
 
 def test_the_graph_s_size_does_not_depend_on_the_data(small_config: Path, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from owt_pipeline.pipeline import Run, build
-from owt_pipeline.stages import ORDER
+from owt_pipeline.pipeline import STAGES, Run, build
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from tests.conftest import REPOSITORY
@@ -55,7 +54,7 @@ def check(process: subprocess.Popen[str], workdir: Path, expected: Path, given: 
     assert differing(workdir, expected) == []
     assert running(Storage(str(workdir))) is None
     log = [json.loads(line) for line in (workdir / "run-log.jsonl").read_text().splitlines()]
-    assert [entry["stage"] for entry in log] == list(ORDER)
+    assert [entry["stage"] for entry in log] == list(STAGES)
 
 
 @pytest.mark.slow

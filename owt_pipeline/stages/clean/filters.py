@@ -1,5 +1,5 @@
 """Filters by published rules: pure functions that measure a text. Thresholds are settings
-(`options.py`).
+(`schemas/filters.py`).
 
 Every document is measured by every filter, whether it is on or not: the signals are a column of
 `clean/`.
@@ -25,8 +25,8 @@ def first_broken(signals: Signals, limits: Any) -> str | None:
     """What was found and what is allowed, for the first threshold that a text breaks; None if it
     passes.
 
-    `limits` is a dataclass of `options.py`: its field `max_X` or `min_X` limits the signal X; the
-    limit itself passes.
+    `limits` is a dataclass of `schemas/filters.py`: its field `max_X` or `min_X` limits the signal
+    X; the limit itself passes.
     """
     for field in dataclasses.fields(limits):
         side, _, name = field.name.partition("_")
@@ -276,12 +276,12 @@ def fineweb(text: str) -> Signals:
     }
 
 
+def c4(text: str) -> Signals:
+    """Whether a page is natural language, by C4's rules."""
+    return c4_lines(text)[0]
+
+
 FILTERS: dict[str, Callable[[str], Signals]] = {
-    "gopher_repetition": gopher_repetition,
-    "gopher_quality": gopher_quality,
-    "c4": lambda text: c4_lines(text)[0],
-    "fineweb": fineweb,
+    each.__name__: each for each in (gopher_repetition, gopher_quality, c4, fineweb)
 }
-"""Filters by their names for `--filters`, in the order in which they are applied, which is
-FineWeb's. A filter's name is also its reject reason, its table of thresholds (`[clean.NAME]`)
-and the field of its signals."""
+"""The function of each filter in `schemas/filters.py`, by name, in the order of application."""

@@ -3,76 +3,15 @@ the published filters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 
 from schemas import option
+from schemas.filters import BUILT_IN
 
 
 @dataclass(frozen=True)
-class GopherRepetition:
-    """Gopher's repetition rules: Rae et al., "Scaling Language Models", 2021 (arXiv 2112.11446),
-    table A1."""
-
-    max_duplicate_paragraphs: float = option(0.3, "share of paragraphs that repeat an earlier one")
-    max_duplicate_paragraph_chars: float = option(0.2, "share of characters in such paragraphs")
-    max_duplicate_lines: float = option(0.3, "share of lines that repeat an earlier one")
-    max_duplicate_line_chars: float = option(0.2, "share of characters in such lines")
-    max_top_2_gram_chars: float = option(0.20, "share of characters in the most frequent 2-gram")
-    max_top_3_gram_chars: float = option(0.18, "share of characters in the most frequent 3-gram")
-    max_top_4_gram_chars: float = option(0.16, "share of characters in the most frequent 4-gram")
-    max_duplicate_5_gram_chars: float = option(0.15, "share of characters in repeated 5-grams")
-    max_duplicate_6_gram_chars: float = option(0.14, "share of characters in repeated 6-grams")
-    max_duplicate_7_gram_chars: float = option(0.13, "share of characters in repeated 7-grams")
-    max_duplicate_8_gram_chars: float = option(0.12, "share of characters in repeated 8-grams")
-    max_duplicate_9_gram_chars: float = option(0.11, "share of characters in repeated 9-grams")
-    max_duplicate_10_gram_chars: float = option(0.10, "share of characters in repeated 10-grams")
-
-
-@dataclass(frozen=True)
-class GopherQuality:
-    """Gopher's quality rules: Rae et al., 2021, appendix A.1.1."""
-
-    min_words: int = option(50, "words that contain a letter or a digit")
-    max_words: int = option(100_000, "words that contain a letter or a digit")
-    min_word_length: float = option(3.0, "mean characters of a word")
-    max_word_length: float = option(10.0, "mean characters of a word")
-    max_hash_signs: float = option(0.1, "hash signs per word")
-    max_ellipses: float = option(0.1, "ellipses per word")
-    max_bullet_lines: float = option(0.9, "share of lines that start with a bullet")
-    max_ellipsis_lines: float = option(0.3, "share of lines that end with an ellipsis")
-    min_alphabetic_words: float = option(0.8, "share of words that contain a letter")
-    min_stop_words: int = option(
-        2, "how many of these occur: the, be, to, of, and, that, have, with"
-    )
-
-
-@dataclass(frozen=True)
-class C4:
-    """C4's rules on pages: Raffel et al., JMLR 2020, section 2.2. Those on lines have no
-    thresholds here."""
-
-    max_lorem_ipsum: int = option(0, 'lines with "lorem ipsum"')
-    max_curly_brackets: int = option(0, "lines with a curly bracket")
-    min_sentences: int = option(
-        3, "sentences on the lines that are kept (the paper says 5, the code that made C4 3)"
-    )
-
-
-@dataclass(frozen=True)
-class FineWeb:
-    """FineWeb's own rules: Penedo et al., NeurIPS 2024 (arXiv 2406.17557), section 3.6."""
-
-    min_punctuated_lines: float = option(0.12, "share of lines that end a sentence")
-    max_short_lines: float = option(0.67, "share of lines of 30 characters or fewer")
-    max_repeated_line_chars: float = option(
-        0.01, "share of characters in lines that repeat an earlier one"
-    )
-    max_new_lines: float = option(0.3, "new lines per word")
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the stage."""
+class _WithoutThresholds:
+    """Options of the stage but the thresholds of its filters."""
 
     reserved: str = option(
         "reject",
@@ -106,7 +45,7 @@ class Options:
     filters: tuple[str, ...] = option(
         (),
         "published filters that reject documents; c4 also drops lines",
-        choices=("gopher_repetition", "gopher_quality", "c4", "fineweb"),
+        choices=BUILT_IN,
     )
     signals: tuple[str, ...] = option(
         (),
@@ -121,11 +60,20 @@ class Options:
         metavar="FILE",
         shapes_bytes=False,  # the key includes their content
     )
-    gopher_repetition: GopherRepetition = option(
-        GopherRepetition(), "thresholds of the filter gopher_repetition", is_flag=False
-    )
-    gopher_quality: GopherQuality = option(
-        GopherQuality(), "thresholds of the filter gopher_quality", is_flag=False
-    )
-    c4: C4 = option(C4(), "thresholds of the filter c4", is_flag=False)
-    fineweb: FineWeb = option(FineWeb(), "thresholds of the filter fineweb", is_flag=False)
+
+
+# A field for each filter, with its thresholds: the table [clean.NAME].
+_Thresholds = make_dataclass(
+    "_Thresholds",
+    [
+        (name, each, option(each(), f"thresholds of the filter {name}", is_flag=False))
+        for name, each in BUILT_IN.items()
+    ],
+    bases=(_WithoutThresholds,),
+    frozen=True,
+)
+
+
+@dataclass(frozen=True)
+class Options(_Thresholds, _WithoutThresholds):  # type: ignore[misc, valid-type]
+    """Options of the stage."""

@@ -206,6 +206,26 @@ def _subreddit(name: str) -> str:
     return name.strip("/").lower().removeprefix("r/")
 
 
+def _stored(
+    source: dict[str, Any], generation: int, options: Options, workdir: Storage
+) -> dict[str, Any]:
+    """A subreddit as a file in the ledger; one that an interrupted run stored is not asked for
+    again."""
+    if source["kind"] != "subreddit" or "stored" in source:
+        return source
+    limit = options.praw_limit or "all"
+    path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{limit}.jsonl"
+    if not workdir.exists(path):
+        workdir.write(path, top_submissions(source["uri"], options))
+    content = workdir.read(path)
+    return {
+        **source,
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "stored": path,
+    }
+
+
 class Collect(Stage):
     """Collect URLs that people posted and voted up on Reddit, one row per URL, from monthly
     dumps, Reddit's API, tables of links or WARC files. Variants of a URL are one; every rejected
@@ -286,26 +306,6 @@ class Collect(Stage):
         damaged += [source for source in read if source["problem"] is not None]
         if damaged:
             run.properties["damaged"] = damaged
-
-
-def _stored(
-    source: dict[str, Any], generation: int, options: Options, workdir: Storage
-) -> dict[str, Any]:
-    """A subreddit as a file in the ledger; one that an interrupted run stored is not asked for
-    again."""
-    if source["kind"] != "subreddit" or "stored" in source:
-        return source
-    limit = options.praw_limit or "all"
-    path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{limit}.jsonl"
-    if not workdir.exists(path):
-        workdir.write(path, top_submissions(source["uri"], options))
-    content = workdir.read(path)
-    return {
-        **source,
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "stored": path,
-    }
 
 
 STAGE = Collect()

@@ -29,6 +29,10 @@ of them counts."""
 ONLINE = ("live", "commoncrawl", "wayback")
 """The sources on the network: what they have answered is asked for again only on request."""
 
+SHARDS_TOGETHER = 8
+"""Shards fetched at once in one process, so that one shard's last slow hosts do not delay the
+next shard."""
+
 _READ_BY = {
     "allow": ("live",),
     "allowed": ("live",),

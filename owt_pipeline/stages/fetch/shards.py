@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline import __version__, progress
+from owt_pipeline import progress
 from owt_pipeline.engine.stage import recorded_of
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
@@ -35,7 +35,12 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
 from owt_pipeline.stages.fetch.archives.search import Capture
 from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
 from owt_pipeline.stages.fetch.archives.wayback import WaybackClient
-from owt_pipeline.stages.fetch.options import ONLINE, archives_of, digest_of_source
+from owt_pipeline.stages.fetch.options import (
+    ONLINE,
+    SHARDS_TOGETHER,
+    archives_of,
+    digest_of_source,
+)
 from owt_pipeline.stages.fetch.recorder import (
     SEGMENT_BYTES,
     Attempt,
@@ -47,9 +52,9 @@ from owt_pipeline.stages.fetch.recorder import (
     with_client,
 )
 from owt_pipeline.stages.fetch.segments import Answered, check_nothing_lost, is_in
-from owt_pipeline.stages.fetch.stage import SHARDS_TOGETHER
 from owt_pipeline.stages.fetch.web.live import Fetcher
 from owt_pipeline.storage.folder import expand_globs
+from owt_pipeline.version import __version__
 from schemas import DATASETS, PLACES, Reason
 from schemas.reasons import TEMPORARY
 

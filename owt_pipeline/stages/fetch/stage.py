@@ -3,14 +3,15 @@ none."""
 
 from __future__ import annotations
 
-import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from owt_pipeline.engine.stage import (
     SHARDS,
     Recorded,
+    Runtime,
     Stage,
     StageRun,
     Step,
@@ -18,33 +19,56 @@ from owt_pipeline.engine.stage import (
     what_was_sent,
 )
 from owt_pipeline.errors import UsageError
+from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.fetch.options import Options, archives_of, shaping_of
-from schemas.manifest import Root
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.stages.fetch.options import SHARDS_TOGETHER, Options, archives_of, shaping_of
+from schemas.manifest import Root, ShardRecord
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
-
-SHARDS_TOGETHER = 8
-"""Shards fetched at once in one process, so that one shard's last slow hosts do not delay the
-next shard."""
 
 READ_AT_ONCE = 4
 """Parts that read the index at once; each holds columns of a row group, 100 MB of Common
 Crawl's."""
 
 
-def _later(place: str, *more: Any) -> Callable[..., Any]:
-    """The function `module:name` of this folder, called with `more` arguments at the end, and
-    imported when it is called: a finished stage needs none of these imports."""
-    module, _, name = place.partition(":")
+# The modules of the work import an HTTP client, for 0.2 s. Each step imports what it needs, so
+# that a run whose fetch is finished does not wait for them.
 
-    def call(*arguments: Any) -> Any:
-        return getattr(importlib.import_module(f"owt_pipeline.stages.fetch.{module}"), name)(
-            *arguments, *more
-        )
 
-    return call
+def _index_archive(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.stages.fetch.archives.warc_files import index_archive
+
+    index_archive(run, number, _, writer)
+
+
+def _read_bounds(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.stages.fetch.archives.commoncrawl import read_bounds
+
+    read_bounds(run, number, _, writer)
+
+
+def _send_missing(
+    run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
+) -> None:
+    from owt_pipeline.stages.fetch.shards import send_missing
+
+    send_missing(run, shard, slices, writer, number)
+
+
+def _ask_gathered(
+    run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
+) -> None:
+    from owt_pipeline.stages.fetch.shards import ask_gathered
+
+    ask_gathered(run, key, slices, writer, number)
+
+
+def _fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.stages.fetch.shards import fetch_part
+
+    fetch_part(run, shard, slices, writer)
 
 
 def _together(run: StageRun) -> int:
@@ -84,34 +108,34 @@ class Fetch(Stage):
     version = 9
     libraries = ("fastwarc", "isal")
     steps = (
-        Step(_later("archives.warc_files:index_archive"), "index", keys=_archive_files),
+        Step(_index_archive, "index", keys=_archive_files),
         Step(
-            _later("archives.commoncrawl:read_bounds"),
+            _read_bounds,
             "bounds",
             keys=lambda run: _index_files(run)[:1],
             together=1,
         ),
         Step(
-            _later("shards:send_missing", 0),
+            partial(_send_missing, number=0),
             "ask_1",
             _shards_to_ask(0),
             rows_of_input,
             together=_together,
         ),
         Step(
-            _later("shards:ask_gathered", 0), "gather_1", keys=what_was_sent, together=READ_AT_ONCE
+            partial(_ask_gathered, number=0), "gather_1", keys=what_was_sent, together=READ_AT_ONCE
         ),
         Step(
-            _later("shards:send_missing", 1),
+            partial(_send_missing, number=1),
             "ask_2",
             _shards_to_ask(1),
             rows_of_input,
             together=_together,
         ),
         Step(
-            _later("shards:ask_gathered", 1), "gather_2", keys=what_was_sent, together=READ_AT_ONCE
+            partial(_ask_gathered, number=1), "gather_2", keys=what_was_sent, together=READ_AT_ONCE
         ),
-        Step(_later("shards:fetch_part"), rows=rows_of_input, together=_together),
+        Step(_fetch_part, rows=rows_of_input, together=_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
@@ -163,9 +187,20 @@ class Fetch(Stage):
         """How often its failed or lost URLs were asked for again."""
         return root.rounds.get(str(shard))
 
-    begin = staticmethod(_later("segments:raise_rounds"))
-    set_up = staticmethod(_later("shards:set_up"))
-    finish = staticmethod(_later("shards:finish"))
+    def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
+        from owt_pipeline.stages.fetch.segments import raise_rounds
+
+        return raise_rounds(options, root, runtime)
+
+    def set_up(self, run: StageRun) -> None:
+        from owt_pipeline.stages.fetch.shards import set_up
+
+        set_up(run)
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        from owt_pipeline.stages.fetch.shards import finish
+
+        finish(run, records)
 
 
 STAGE = Fetch()

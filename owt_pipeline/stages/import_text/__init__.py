@@ -1,0 +1,1 @@
+"""Your own text as documents/, in place of collect, fetch and extract."""

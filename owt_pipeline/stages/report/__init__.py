@@ -1,0 +1,1 @@
+"""The statistics of a run as a web page and as JSON."""

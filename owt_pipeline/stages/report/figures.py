@@ -11,7 +11,7 @@ from owt_pipeline.engine.generations import shaping_sources
 from owt_pipeline.formats.provenance import Provenance
 from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.report import shown
+from owt_pipeline.stages.report import examples
 from owt_pipeline.stages.report.tables import Tables, figure_names, read_figure
 from schemas import Reason
 from schemas.manifest import Manifest
@@ -35,7 +35,7 @@ def figures(
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
     provenance = Provenance.of(manifests, _link_sources(tables))
-    rejects = shown.rejected(tables, readers)
+    rejects = examples.rejected(tables, readers)
     found = {}
     for file in figure_names():
         figure, name = read_figure(file), file.partition("_")[2]
@@ -60,9 +60,9 @@ def figures(
         },
         "funnel": funnel(manifests, rejects, tables.parameters["sample_urls"]),
         "figures": found,
-        "documents": shown.documents(tables, readers),
+        "documents": examples.documents(tables, readers),
         "dropped": dropped(tables, readers, rejects, takedowns),
-        "removals": shown.removals(tables, readers),
+        "removals": examples.removals(tables, readers),
         "settings": {
             name: {key: getattr(manifest, key) for key in _IDENTITY}
             | {"sources": shaping_sources(manifest.sources)}
@@ -77,7 +77,7 @@ def _link_sources(tables: Tables) -> list[str]:
 
 
 def funnel(
-    manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_urls: int
+    manifests: Mapping[str, Manifest], rejects: examples.Rejects, sample_urls: int
 ) -> list[dict[str, Any]]:
     """One object per stage, in order."""
     return [
@@ -109,7 +109,7 @@ def funnel(
 def dropped(
     tables: Tables,
     readers: Mapping[str, DatasetReader],
-    rejects: shown.Rejects,
+    rejects: examples.Rejects,
     takedowns: Takedowns,
 ) -> list[dict[str, Any]]:
     """Documents that each filter of clean dropped, as extracted, without those of `takedowns`
@@ -120,7 +120,7 @@ def dropped(
         {
             "reason": reason,
             "meaning": Reason.of(reason).description,
-            "documents": shown.dropped(
+            "documents": examples.dropped(
                 tables, rejects[name, reason], readers["documents"], takedowns
             ),
         }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, one_part
@@ -16,26 +15,15 @@ from owt_pipeline.ledger.commit import ShardWriter, what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.report.figures import figures
+from owt_pipeline.stages.report.options import Options
 from owt_pipeline.stages.report.page import page
 from owt_pipeline.stages.report.tables import digest_of_queries, open_tables
-from schemas import DATASETS, option
+from schemas import DATASETS
 from schemas.manifest import Counts, Root, ShardRecord
 
 SHOWN = {"top_domains": 100, "sample_urls": 10}
 """How many domains the page lists, and URLs for each reject reason: `stats.json` is for reading,
 the datasets hold all (`docs/data.md` opens them with DuckDB)."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the stage."""
-
-    sample_documents: int = option(
-        20,
-        "documents to show, from the corpus and from those that each filter dropped",
-        minimum=0,
-        maximum=100,
-    )
 
 
 def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> None:

@@ -1,0 +1,1 @@
+"""The corpus as token ids, in shards for training."""

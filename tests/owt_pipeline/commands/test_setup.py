@@ -10,7 +10,7 @@ from owt_pipeline import cli
 from owt_pipeline.commands.setup import commented_config, main, preset_names
 from owt_pipeline.config import read_config, settings_of, stage_options, with_values
 from owt_pipeline.errors import UsageError
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
 
 
@@ -21,8 +21,7 @@ def test_a_written_config_is_read_back_without_complaint(
     path = tmp_path / "settings.toml"
     assert main([str(tmp_path), *(["--preset", preset] if preset else [])]) == 0
     tables = read_config(str(path))
-    for name in ORDER:
-        stage = load(name)
+    for stage in STAGES.values():
         options = stage_options(stage, str(path), tables, {})
         if preset is None:
             assert options == stage_options(stage, None, {}, {})

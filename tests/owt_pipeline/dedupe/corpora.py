@@ -13,8 +13,8 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.dedupe.options import Options
 from owt_pipeline.stages.dedupe.stage import STAGE as DEDUPE
-from owt_pipeline.stages.dedupe.stage import Options
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest

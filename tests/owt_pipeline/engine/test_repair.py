@@ -202,11 +202,11 @@ def test_a_gone_shard_that_comes_out_otherwise_is_an_error_whose_remedy_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone = damaged(run, "corpus/part-*", delete)
-    from owt_pipeline.stages.export import stage
+    from owt_pipeline.stages.export import corpus
 
-    apply = stage.apply_decisions
+    apply = corpus.apply_decisions
     monkeypatch.setattr(
-        stage, "apply_decisions", lambda *given: (apply(*given)[0].slice(1), apply(*given)[1])
+        corpus, "apply_decisions", lambda *given: (apply(*given)[0].slice(1), apply(*given)[1])
     )
     monkeypatch.setattr("schemas.manifest.Counts.balanced", True)
     assert rerun(small_config, run) == 1

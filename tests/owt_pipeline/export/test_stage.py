@@ -19,7 +19,8 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.export.card import card
-from owt_pipeline.stages.export.stage import STAGE, ExportOptions
+from owt_pipeline.stages.export.options import Options
+from owt_pipeline.stages.export.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Counts, Manifest
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, prose, url_id, write_clean
@@ -31,7 +32,7 @@ DECIDED = ("corpus", "duplicates")
 
 
 def export(workdir: Path, **options: Any) -> tuple[Manifest, DatasetReader]:
-    manifest, _ = run_stage(STAGE, ExportOptions(**options), Runtime(Storage(str(workdir))))
+    manifest, _ = run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir))))
     return manifest, DatasetReader(Storage(str(workdir)), manifest)
 
 

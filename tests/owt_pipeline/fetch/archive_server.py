@@ -24,7 +24,8 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.fetch.archives.surt import surt_key
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.constants import constants

@@ -22,7 +22,7 @@ from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.stage import Options
+from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.web.addresses import (
     Addresses,
     BlockedAddress,

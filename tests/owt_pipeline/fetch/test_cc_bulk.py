@@ -20,7 +20,8 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.formats.warc import gzip_member, response_record, single_member
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT, CRAWLS, HTML, Answer, CommonCrawl

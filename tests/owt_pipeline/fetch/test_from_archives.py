@@ -24,7 +24,8 @@ from owt_pipeline.formats.warc import (
     response_record,
     single_member,
 )
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.conftest import Write

@@ -6,7 +6,8 @@ import gzip
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.formats.urls import canonical_url
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, responses

@@ -30,7 +30,8 @@ from owt_pipeline.formats.warc import Response
 from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
 from owt_pipeline.stages.fetch import recorder
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Serve

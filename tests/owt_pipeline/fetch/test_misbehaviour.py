@@ -13,7 +13,8 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.urls import canonical_url
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
 from tests.owt_pipeline.fetch.conftest import write_urls_to

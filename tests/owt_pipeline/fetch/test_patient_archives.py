@@ -14,7 +14,8 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import (
     AT,

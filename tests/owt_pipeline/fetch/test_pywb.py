@@ -10,7 +10,8 @@ from fastwarc.warc import ArchiveIterator
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.options import Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT
 from tests.owt_pipeline.fetch.conftest import Write

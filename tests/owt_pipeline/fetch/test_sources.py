@@ -24,8 +24,9 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest, read_root
+from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.recorder import until_stopped, with_client
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.stages.fetch.web.live import rows_by_host
 from tests.owt_pipeline.fetch.archive_server import AGENT, HTML, Wayback
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request

@@ -22,8 +22,9 @@ from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.stages.fetch import recorder
+from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.segments import Answered
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage import disk, lock
 from owt_pipeline.storage.folder import Storage
 from tests.conftest import REPOSITORY

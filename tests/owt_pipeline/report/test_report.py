@@ -14,9 +14,10 @@ import pytest
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages import load
+from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.report import tables
-from owt_pipeline.stages.report.stage import STAGE, Options
+from owt_pipeline.stages.report.options import Options
+from owt_pipeline.stages.report.stage import STAGE
 from owt_pipeline.stages.report.tables import open_tables
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe.corpora import prose
@@ -97,7 +98,8 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
         "\n".join(json.dumps({**row, "title": "<b>&"}) for row in rows)
     )
     ask_owt("import", tmp_path / "run", tmp_path / "in.jsonl", "--num_shards", 2)
-    for made in map(load, ("clean", "dedupe", "export", "tokenize", "report")):
+    for name in ("clean", "dedupe", "export", "tokenize", "report"):
+        made = STAGES[name]
         run_stage(made, made.options(), Runtime(Storage(str(tmp_path / "run"))))
     stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
     assert stats["funnel"][0]["stage"] == "import"

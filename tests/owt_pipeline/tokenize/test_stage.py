@@ -20,7 +20,8 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.formats.encoding import is_hub_name
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.tokenize.stage import STAGE, TokenizeOptions
+from owt_pipeline.stages.tokenize.options import Options
+from owt_pipeline.stages.tokenize.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
@@ -36,7 +37,7 @@ TEXTS = [
 ]
 
 
-def tokenized(folder: Path, options: TokenizeOptions, texts: Sequence[str] = TEXTS) -> Manifest:
+def tokenized(folder: Path, options: Options, texts: Sequence[str] = TEXTS) -> Manifest:
     write_corpus(folder, texts)
     return run_stage(STAGE, options, Runtime(Storage(str(folder))))[0]
 
@@ -44,7 +45,7 @@ def tokenized(folder: Path, options: TokenizeOptions, texts: Sequence[str] = TEX
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    tokenized(folder, TokenizeOptions(val_fraction=0.1))
+    tokenized(folder, Options(val_fraction=0.1))
     return folder
 
 
@@ -114,7 +115,7 @@ def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     tokenizer.add_tokens([f"⟦{i}⟧" for i in range(1 << 14)])
     path = tmp_path / "mine.json"
     tokenizer.save(str(path))
-    options = TokenizeOptions(tokenizer=str(path), val_fraction=0.1)
+    options = Options(tokenizer=str(path), val_fraction=0.1)
     manifest = tokenized(tmp_path / "run", options)
     about = manifest.properties["tokenizer"]
     assert (about["name"], about["vocab_size"]) == ("mine.json", 50_257 + (1 << 15))
@@ -132,7 +133,7 @@ def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
 def test_a_corpus_too_small_for_its_fraction_is_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, texts: list[str], warned: bool
 ) -> None:
-    tokenized(tmp_path, TokenizeOptions(val_fraction=1e-9), texts=texts)
+    tokenized(tmp_path, Options(val_fraction=1e-9), texts=texts)
     assert ("val/ is empty" in caplog.text) == warned
 
 
@@ -140,7 +141,7 @@ def test_a_missing_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"cannot read .*absent\.json.* has a copy: ledger/tokens/tokenizer-"
     ):
-        tokenized(tmp_path, TokenizeOptions(tokenizer=str(tmp_path / "absent.json")))
+        tokenized(tmp_path, Options(tokenizer=str(tmp_path / "absent.json")))
 
 
 def tokenizer_of(
@@ -179,10 +180,8 @@ def test_documents_that_a_tokenizer_cannot_write_are_counted_and_stop_it(
     name, texts = tokenizer_of(tmp_path / "t.json", **kind), ["abcd ab"] * 9 + [bad]
     said = "1 documents (10.0%) are not what their tokens decode to"
     with pytest.raises(UserError, match=rf"{re.escape(said)}.*--max_changed_share"):
-        tokenized(tmp_path / "run", TokenizeOptions(name), texts=texts)
-    manifest = tokenized(
-        tmp_path / "run", TokenizeOptions(name, max_changed_share=0.1), texts=texts
-    )
+        tokenized(tmp_path / "run", Options(name), texts=texts)
+    manifest = tokenized(tmp_path / "run", Options(name, max_changed_share=0.1), texts=texts)
     assert manifest.stats["documents_changed"] == 1
     assert said in caplog.text
 
