@@ -198,6 +198,13 @@ def test_keys_need_no_rows_after_a_takedown(run: Path) -> None:
     assert {path: path.read_bytes() for path in left} == content
 
 
+def test_a_run_that_makes_texts_again_says_so(run: Path) -> None:
+    forget(run, NAMED)
+    assert "may hold texts" not in ask_owt("run", run, *FLAGS)
+    import_texts(run, LATER, "--add")
+    assert "clean/ may hold texts that were taken down" in ask_owt("run", run, *FLAGS)
+
+
 def test_a_misspelt_entry_is_named_and_a_byte_order_mark_is_not_read(run: Path) -> None:
     output = forget(run, f"\ufeff{NAMED}", "nobody.example", "https://b.example/pgae")
     assert corpus(run) == {"https://b.example/page"}
