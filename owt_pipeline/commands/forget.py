@@ -8,13 +8,9 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from owt_pipeline.command_line import (
     Command,
@@ -24,13 +20,18 @@ from owt_pipeline.command_line import (
     configure_output,
 )
 from owt_pipeline.commands.run import REMADE, recorded_stages
+from owt_pipeline.commands.takedown_search import TEXTS_IN, resolve, with_resolution
 from owt_pipeline.commands.why import readers_of
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
+from owt_pipeline.formats.takedowns import (
+    Takedown,
+    Takedowns,
+    read_takedowns,
+    write_takedowns,
+)
 from owt_pipeline.formats.urls import BadURL, canonicalize, id_of
-from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import change_root, read_root
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import hold
@@ -47,11 +48,15 @@ def _flags(parser: CommandParser) -> None:
     of takedowns, and stay out whichever stages run again. Only their shards are rewritten; the
     report is made again. Duplicates of a removed document are removed too, and so is the
     document that was kept in place of one named by its URL or id, since their text is the same.
-    If the command is killed, run it or owt run again.
+    Later runs reject copies of the removed texts: the run keeps hashes of them, not the texts.
+    If the command is killed, run it again. Before it has logged that the run has the list, nothing
+    is forgotten; after that, owt run goes on with it, too.
 
     pages/, warc/, documents/ and clean/ still have the text, since the corpus is made from them.
     Delete them once the corpus is final (rm -r RUN/warc RUN/pages RUN/documents RUN/clean): nothing
-    needs them until something is made from them.
+    needs them until something is made from them. A later run that needs them, such as one with
+    --add, may make them again, with the text, from archives or imported files that have it: delete
+    them again after it.
 
     example:
       owt forget runs/2013 takedown.txt --reason 'request of 2026-11-20'
@@ -96,16 +101,29 @@ def _forget(arguments: argparse.Namespace) -> int:
         request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
         if not request.ids and not request.domains:
             raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
-        resolved = resolve(request, readers)
-        if not arguments.dry_run and (after := before | resolved.takedowns) != before:
-            path = write_takedowns(workdir, after)
-            change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run)
+        resolved = resolve(request, before, workdir, readers, workers)
+        if not arguments.dry_run:
+            after = with_resolution(workdir, before, resolved)
+            if after != before:
+                path = write_takedowns(workdir, after)
+                change_root(
+                    workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run
+                )
+            logger.info("%s has the list: owt run goes on with it, too", workdir)
     if resolved.unknown:
         logger.warning(
-            "%d entries of the list name no document of %s: %s",
+            "%d entries of the list name no document of %s, but stay out if it comes: %s",
             len(resolved.unknown),
             workdir,
             _some(resolved.unknown),
+        )
+    if resolved.without_text:
+        logger.warning(
+            "the texts of %d documents are in none of %s, so that copies of them are not "
+            "recognised: %s",
+            len(resolved.without_text),
+            ", ".join(f"{name}/" for name in TEXTS_IN),
+            _some(resolved.without_text),
         )
     if resolved.stay:
         logger.warning(
@@ -128,7 +146,10 @@ def _forget(arguments: argparse.Namespace) -> int:
         say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
     holding = [f"{name}/" for name in _WITH_TEXT if name in readers and not readers[name].gone]
     if holding:
-        say(f"{', '.join(holding)} still hold what was collected: see owt forget --help")
+        say(
+            f"{', '.join(holding)} still hold what was collected: see owt forget --help. Once "
+            "deleted, a later run may make them again from archives that have the text"
+        )
     return 0
 
 
@@ -139,8 +160,8 @@ def _some(entries: Sequence[str]) -> str:
 def _lines(path: str) -> list[str]:
     try:
         if path == "-":
-            return sys.stdin.read().split("\n")
-        with open(path, encoding="utf-8") as file:
+            return sys.stdin.read().removeprefix("\ufeff").split("\n")
+        with open(path, encoding="utf-8-sig") as file:
             return file.read().split("\n")
     except OSError as error:
         raise UserError(
@@ -148,25 +169,6 @@ def _lines(path: str) -> list[str]:
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text: {error}") from error
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A request, looked up.
-
-    Attributes:
-      takedowns: the entries for the list: the request and its duplicates.
-      in_corpus: documents that leave the corpus.
-      copies: duplicates of those that are not in the corpus, and are forgotten with them.
-      unknown: URLs and ids that no document has.
-      stay: documents with the same text that are not removed, each as `ID of RUN`.
-    """
-
-    takedowns: Takedowns
-    in_corpus: int
-    copies: int
-    unknown: list[str]
-    stay: list[str]
 
 
 def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
@@ -196,101 +198,6 @@ def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
         else:
             ids[id_of(url)] = Takedown(url, detail)
     return Takedowns(ids, domains)
-
-
-def resolve(request: Takedowns, readers: Mapping[str, DatasetReader]) -> Resolved:
-    """What `request` removes from a run, with the duplicates of what it names, since their text
-    is the same.
-
-    Were a duplicate left off the list, deduplication with other options could bring the text back
-    under its URL.
-    """
-    named = _documents(readers, request)
-    copies = _copies(readers, named, request.ids)
-    urls = (
-        _documents(readers, Takedowns({key: Takedown(None, "") for key in copies.of}))
-        if copies.of
-        else {}
-    )
-    with_urls = {key: Takedown(t.url or named.get(key), t.detail) for key, t in request.ids.items()}
-    repeats = {
-        key: Takedown(urls.get(key), f"repeats {named[other] or other}, which was taken down")
-        for key, other in copies.of.items()
-    }
-    in_corpus = _held(readers, "corpus", request | Takedowns(repeats))
-    unknown = [t.url or str(key) for key, t in request.ids.items() if key not in named]
-    takedowns = Takedowns(with_urls, request.domains) | Takedowns(repeats)
-    stay_out = set(repeats) - set(request.ids) - set(in_corpus)
-    return Resolved(takedowns, len(in_corpus), len(stay_out), unknown, copies.stay)
-
-
-class _Copies(NamedTuple):
-    """Documents of the run with the text of a named one, which is the value; and those that
-    stay, as in `Resolved`."""
-
-    of: dict[int, int]
-    stay: list[str]
-
-
-def _copies(
-    readers: Mapping[str, DatasetReader], named: Mapping[int, str | None], ids: Container[int]
-) -> _Copies:
-    """What deduplication found to be the same text as the documents of `named`.
-
-    What it kept in place of one goes with it if that one is named by its URL or id (`ids`). For a
-    domain it stays: it may be the original of which the domain had a copy.
-    """
-    if "duplicates" not in readers or not named:
-        return _Copies({}, [])
-    decisions = readers["duplicates"]
-    kept, stay = {key: key for key in named}, set[int]()
-    for row in _decisions(decisions, "url_id", named):
-        key = row["kept_url_id"]
-        if key in named:
-            continue
-        if row["url_id"] in ids:
-            kept[key] = min(row["url_id"], kept.get(key, row["url_id"]))
-        else:
-            stay.add(key)
-    found = dict(kept)
-    found |= {
-        row["url_id"]: kept[row["kept_url_id"]]
-        for row in _decisions(decisions, "kept_url_id", kept)
-    }
-    return _Copies(
-        {key: of for key, of in found.items() if key not in named},
-        [str(key) for key in sorted(stay - found.keys())],
-    )
-
-
-def _decisions(
-    decisions: DatasetReader, column: str, ids: Iterable[int]
-) -> Iterator[dict[str, Any]]:
-    """The decisions that have one of `ids` in `column`."""
-    wanted = np.fromiter(ids, np.uint64)
-    for batch in decisions.batches(columns=["url_id", "kept_url_id", "kept_shard"], rows=1 << 16):
-        yield from batch.filter(pa.array(np.isin(batch[column].to_numpy(), wanted))).to_pylist()
-
-
-def _documents(readers: Mapping[str, DatasetReader], wanted: Takedowns) -> dict[int, str | None]:
-    """The documents of clean/ that are on a list, with their URLs; corpus/ and its rejects have
-    them too."""
-    if "clean" in readers and not readers["clean"].gone:
-        return _held(readers, "clean", wanted)
-    return _held(readers, "corpus", wanted) | _held(readers, "corpus", wanted, "rejects")
-
-
-def _held(
-    readers: Mapping[str, DatasetReader], dataset: str, wanted: Takedowns, kind: str = "data"
-) -> dict[int, str | None]:
-    """The documents of a dataset that are on a list, with their URLs."""
-    found: dict[int, str | None] = {}
-    if dataset not in readers:
-        return found
-    for batch in readers[dataset].batches(kind=kind, columns=["url_id", "url"], rows=1 << 16):
-        for row, _ in wanted.of(batch["url_id"].to_numpy(), batch["url"]):
-            found[batch["url_id"][row].as_py()] = batch["url"][row].as_py()
-    return found
 
 
 main = Command("owt forget", _flags, _forget)

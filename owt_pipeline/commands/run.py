@@ -102,11 +102,27 @@ def _run(argv: Sequence[str] | None) -> int:
         print(dry_run_table(dry_run(planned, runtime)))
         return 0
     results = run_stages(planned, runtime)
+    _mention_forgotten(results, runtime.workdir)
     keep_flags(runtime.workdir, path, given, results)
     if results and not arguments.quiet:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
     return exit_code(results, runtime.add or arguments.until == "collect")
+
+
+_WITH_TEXT = ("pages", "documents", "clean")
+
+
+def _mention_forgotten(results: Sequence[Result], workdir: Storage) -> None:
+    """Log which folders that hold texts were made in a run with takedowns."""
+    made = [result.stage.output for result in results if result.seconds is not None]
+    folders = [f"{name}/" for name in _WITH_TEXT if name in made]
+    if folders and require_run(workdir).takedowns:
+        logger.warning(
+            "%s may hold texts that were taken down, made again from the sources; corpus/ and "
+            "tokens/ leave them out. See owt forget --help",
+            ", ".join(folders),
+        )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from owt_pipeline.command_line import Command, CommandParser, add_output_flags, 
 from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.engine.stage import FINAL, KEPT_FOR_GOOD
 from owt_pipeline.errors import UserError, command
+from owt_pipeline.formats.forgotten_texts import read_forgotten
+from owt_pipeline.formats.takedowns import read_takedowns, texts_of
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import COPY, problem_of_copy, require_run
@@ -127,6 +129,8 @@ def _examine(
             f"{len(gone - missed)} of {len(files)} files are gone: made again if something needs "
             "them"
         )
+    if manifest.dataset == "corpus":
+        finding.problems += _takedown_problems(workdir, root)
     if manifest.dataset == "corpus" and root.takedowns and not gone and lacks_takedowns(workdir):
         finding.problems.append("the takedowns have changed since this was made: run export again")
     here = [file for file in files if file.path not in gone]
@@ -170,6 +174,15 @@ def _compare_input(
     finding.problems.append(
         f"{dataset}/ has changed since this was made from it: run {manifest.stage} again"
     )
+
+
+def _takedown_problems(workdir: Storage, root: Root) -> list[str]:
+    """Return what is wrong with the list of takedowns and its fingerprints of texts."""
+    try:
+        read_forgotten(workdir, texts_of(read_takedowns(workdir, root)))
+    except UserError as error:
+        return [str(error)]
+    return []
 
 
 def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:

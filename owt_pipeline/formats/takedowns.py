@@ -1,13 +1,21 @@
 """The list of documents that a run must forget: a file in its ledger, named by its content,
 which the root names.
 
-Export rejects the documents it names, with the reason `forgotten`.
+    ledger/takedowns-1f2e3d4c.jsonl             URLs, ids and domains, and how each was resolved
+    ledger/forgotten-5a6b7c8d.parquet           fingerprints of the forgotten texts, no text
+    ledger/*.copy                               a copy of either, in case it is damaged or deleted
+
+`owt forget` resolves entries: it looks for the documents that they name and for copies of their
+texts, and records the shards in which these are, and the files that it has searched. A shard made
+from such a file needs no other entry. A shard made from another file, of a later generation or
+after a change of settings, is compared with the complete entry, also by text.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Collection
 
 import msgspec
 import numpy as np
@@ -15,16 +23,40 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import host_of
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from schemas.datasets import LEDGER
 from schemas.manifest import Root
 
 
-class Takedown(msgspec.Struct, frozen=True):
-    """A document to forget: its URL if known, and the detail of its reject row."""
+class Takedown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A document to forget.
+
+    Attributes:
+      url: its URL if known.
+      detail: the detail of its reject row.
+      shard: the shard that it is in; None if no shard that was searched has it.
+      resolution: number of the resolution that searched for it; None in lists of earlier releases.
+    """
 
     url: str | None
     detail: str
+    shard: int | None = None
+    resolution: int | None = None
+
+
+class Resolution(msgspec.Struct, frozen=True):
+    """One search for entries of the list.
+
+    Attributes:
+      scan: number of the files that were searched, in `Takedowns.scans`.
+      texts: path of the fingerprints of the documents that were found; empty for none.
+      sha256: digest of that file.
+    """
+
+    scan: int
+    texts: str = ""
+    sha256: str = ""
 
 
 class Takedowns(msgspec.Struct, frozen=True):
@@ -34,14 +66,27 @@ class Takedowns(msgspec.Struct, frozen=True):
       ids: documents to forget, by `url_id`.
       domains: domains to forget, including all hosts below them, with the detail for the reject
         rows.
+      resolved_domains: the resolution of each domain that has one.
+      resolutions: the searches, in order.
+      scans: for each search, the digest of the searched file of each shard of clean/.
     """
 
     ids: dict[int, Takedown] = {}
     domains: dict[str, str] = {}
+    resolved_domains: dict[str, int] = {}
+    resolutions: list[Resolution] = []
+    scans: list[dict[int, str]] = []
 
     def __or__(self, other: Takedowns) -> Takedowns:
-        """The union; for entries in both, the detail of `self` is kept."""
-        return Takedowns({**other.ids, **self.ids}, {**other.domains, **self.domains})
+        """Return the union; for entries in both, the detail of `self` is kept.
+
+        The resolutions are those of `self`, since they are known by their numbers.
+        """
+        return msgspec.structs.replace(
+            self,
+            ids={**other.ids, **self.ids},
+            domains={**other.domains, **self.domains},
+        )
 
     def of(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
         """(row, detail) of the rows to forget, in order; url_ids uint64 (n,), urls strings (n,)."""
@@ -52,21 +97,124 @@ class Takedowns(msgspec.Struct, frozen=True):
         }
         if self.domains:
             for row, url in enumerate(urls.to_pylist()):
-                if url and row not in found and (domain := self._domain(host_of(url))):
-                    found[row] = f"domain {domain}: {self.domains[domain]}"
+                if url and row not in found and (domain := self.domain_of(url)):
+                    found[row] = domain_detail(domain, self.domains[domain])
         return sorted(found.items())
 
-    def _domain(self, host: str) -> str | None:
-        """The listed domain that equals or contains `host`, if any."""
+    def domain_of(self, url: str) -> str | None:
+        """Return the listed domain that equals or contains the host of `url`; None if none does."""
+        host = host_of(url)
         while host:
             if host in self.domains:
                 return host
             host = host.partition(".")[2]
         return None
 
+    def pending(self, shard: int, digest: str) -> frozenset[int]:
+        """Return the numbers of the resolutions that have not searched this file of a shard."""
+        return frozenset(
+            number
+            for number, resolution in enumerate(self.resolutions)
+            if self.scans[resolution.scan].get(shard) != digest
+        )
+
+
+def texts_of(takedowns: Takedowns) -> tuple[str, ...]:
+    """Return the paths of all fingerprints that a list names."""
+    return tuple(resolution.texts for resolution in takedowns.resolutions if resolution.texts)
+
+
+def domain_detail(domain: str, detail: str) -> str:
+    """Return the detail of the reject row of a document of a listed domain."""
+    return f"domain {domain}: {detail}"
+
+
+class ShardTakedowns(msgspec.Struct, frozen=True):
+    """What the list says of one shard.
+
+    Attributes:
+      takedowns: the entries that concern it.
+      texts: paths of the fingerprints that its documents have to be compared with.
+      key: what enters the shard's key; None if nothing concerns it.
+    """
+
+    takedowns: Takedowns
+    texts: tuple[str, ...]
+    key: object
+
+
+def takedowns_of_shard(workdir: Storage, root: Root, shard: int, digest: str) -> ShardTakedowns:
+    """Return the entries that concern a shard made from the file of clean/ with this digest.
+
+    No row is read, so that a key can be computed whatever files are left.
+    """
+    index = _index(workdir, root.takedowns)
+    return index.of_shard(shard, digest)
+
+
+def digest_of_shard(reader: DatasetReader, shard: int) -> str:
+    """Return what identifies a shard's file in `Takedowns.scans`, from the list of files."""
+    return " ".join(file.sha256[:16] for file in reader.files("data", shard))
+
+
+class _ListIndex:
+    """A list of takedowns, by shard."""
+
+    def __init__(self, takedowns: Takedowns):
+        self._list = takedowns
+        self._ids_by_shard: dict[int, dict[int, Takedown]] = {}
+        self._has_unresolved = any(
+            domain not in takedowns.resolved_domains for domain in takedowns.domains
+        )
+        for key, entry in takedowns.ids.items():
+            self._has_unresolved |= entry.resolution is None
+            if entry.shard is not None:
+                self._ids_by_shard.setdefault(entry.shard, {})[key] = entry
+        self._pending: dict[frozenset[int], tuple[Takedowns, tuple[str, ...], str]] = {}
+
+    def of_shard(self, shard: int, digest: str) -> ShardTakedowns:
+        known = self._ids_by_shard.get(shard, {})
+        numbers = self._list.pending(shard, digest)
+        if not numbers and not self._has_unresolved:
+            details = sorted((key, entry.detail) for key, entry in known.items())
+            return ShardTakedowns(Takedowns(known), (), details or None)
+        if numbers not in self._pending:
+            self._pending[numbers] = self._entries_of(numbers)
+        pending, texts, content = self._pending[numbers]
+        details = sorted((key, t.detail) for key, t in known.items() if key not in pending.ids)
+        return ShardTakedowns(Takedowns(known) | pending, texts, [details, content])
+
+    def _entries_of(self, numbers: Collection[int]) -> tuple[Takedowns, tuple[str, ...], str]:
+        """Return the complete entries of these resolutions, with those that have none."""
+        wanted = {None, *numbers}
+        resolved = self._list.resolved_domains
+        pending = Takedowns(
+            {key: entry for key, entry in self._list.ids.items() if entry.resolution in wanted},
+            {
+                domain: detail
+                for domain, detail in self._list.domains.items()
+                if resolved.get(domain) in wanted
+            },
+        )
+        resolutions = [self._list.resolutions[number] for number in sorted(numbers)]
+        texts = tuple(resolution.texts for resolution in resolutions if resolution.texts)
+        content = msgspec.json.encode(
+            [
+                sorted((key, entry.detail) for key, entry in pending.ids.items()),
+                sorted(pending.domains.items()),
+                [resolution.sha256 for resolution in resolutions],
+            ]
+        )
+        return pending, texts, hashlib.sha256(content).hexdigest()
+
+
+@functools.lru_cache(maxsize=4)
+def _index(workdir: Storage, path: str) -> _ListIndex:
+    return _ListIndex(_read(workdir, path))
+
 
 def read_takedowns(workdir: Storage, root: Root) -> Takedowns:
-    """The run's list, empty if there is none. Raises UserError for a damaged one."""
+    """Return the run's list, empty if there is none; raises UserError for a damaged one."""
     return _read(workdir, root.takedowns)
 
 
@@ -74,18 +222,48 @@ def read_takedowns(workdir: Storage, root: Root) -> Takedowns:
 def _read(workdir: Storage, path: str) -> Takedowns:
     if not path:
         return Takedowns()
+    content = read_kept(workdir, path)
     try:
-        return msgspec.json.decode(workdir.read(path), type=Takedowns)
+        return msgspec.json.decode(content, type=Takedowns)
     except msgspec.MsgspecError as error:
         raise UserError(
-            f"{workdir.path(path)} is no list of takedowns ({error}): restore it from a copy"
+            f"{workdir.path(path)} is no list of takedowns ({error}): use the release that wrote it"
         ) from error
 
 
 def write_takedowns(workdir: Storage, takedowns: Takedowns) -> str:
     """Write a list, named by its content; returns its path, for the root."""
     ids, domains = (dict(sorted(entries.items())) for entries in (takedowns.ids, takedowns.domains))
-    text = msgspec.json.encode({"ids": ids, "domains": domains}) + b"\n"
-    path = f"{LEDGER}/takedowns-{hashlib.sha256(text).hexdigest()[:8]}.jsonl"
-    workdir.write(path, text)
+    content = msgspec.json.encode(msgspec.structs.replace(takedowns, ids=ids, domains=domains))
+    return write_kept(workdir, f"{LEDGER}/takedowns", ".jsonl", content + b"\n")
+
+
+COPY_SUFFIX = ".copy"
+
+
+def write_kept(workdir: Storage, stem: str, suffix: str, content: bytes) -> str:
+    """Write a file that nothing else has the content of, and its copy; returns its path."""
+    path = f"{stem}-{hashlib.sha256(content).hexdigest()[:8]}{suffix}"
+    workdir.write(path + COPY_SUFFIX, content)
+    workdir.write(path, content)
     return path
+
+
+def read_kept(workdir: Storage, path: str) -> bytes:
+    """Return a file that `write_kept` wrote, if it is damaged or missing from its copy.
+
+    Raises UserError if the copy is damaged, too.
+    """
+    for name in (path, path + COPY_SUFFIX):
+        try:
+            content = workdir.read(name)
+        except OSError:
+            continue
+        if hashlib.sha256(content).hexdigest()[:8] in path.rpartition("/")[2]:
+            if name != path:
+                workdir.write(path, content)
+            return content
+    raise UserError(
+        f"{workdir.path(path)} is missing or damaged, and so is {workdir.path(path)}{COPY_SUFFIX}; "
+        "without it, what was taken down would come back: restore one of them from a backup"
+    )

@@ -38,7 +38,7 @@ _PLAN = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/(?P<work>[0-9a-f]+)/plan-[0-9
 _OWN = re.compile(
     r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow)"
     r"|warc/part-\d{5}/(?:attempt|archive-.+\.warc\.gz)"  # other segments cannot be made again
-    rf"|{LEDGER}/takedowns-[0-9a-f]{{8}}\.jsonl|{LEDGER}/\w+/\w+/part-\d{{5}}-[0-9a-f]{{8}}\.\w+|{LEDGER}/\w+/[\w.]+-[0-9a-f]{{8}}\.\w+"
+    rf"|{LEDGER}/takedowns-[0-9a-f]{{8}}\.jsonl(?:\.copy)?|{LEDGER}/\w+/\w+/part-\d{{5}}-[0-9a-f]{{8}}\.\w+|{LEDGER}/\w+/[\w.]+-[0-9a-f]{{8}}\.\w+"
 )
 
 
@@ -71,7 +71,7 @@ def sweep(workdir: Storage, run: str, since: float) -> None:
     if version is None:
         return
     keys: dict[str, list[str]] = {}
-    named = {root.takedowns}
+    named = {root.takedowns, f"{root.takedowns}.copy"}
     for manifest in root.datasets.values():
         try:
             table = DatasetReader(workdir, manifest).table_of_files

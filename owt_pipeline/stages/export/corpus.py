@@ -10,8 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine.stage import StageRun
-from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
-from owt_pipeline.ledger.commit import ShardWriter, lost_files
+from owt_pipeline.formats.forgotten_texts import ForgottenTexts, read_forgotten
+from owt_pipeline.formats.takedowns import (
+    ShardTakedowns,
+    Takedowns,
+    digest_of_shard,
+    takedowns_of_shard,
+)
+from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import (
     DatasetReader,
     Outcome,
@@ -30,9 +36,12 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
     """Write one shard of the corpus, from clean/, or from the corpus itself if only takedowns
     were added.
 
-    The shard's decisions and rejects are held in memory; the rejects are ordered by url_id.
+    Texts are compared with forgotten ones last, so that a shard made from the corpus has the same
+    rejects. The shard's decisions and rejects are held in memory, ordered by url_id.
     """
-    takedowns = read_takedowns(run.workdir, run.root)
+    listed = takedowns_in(run.root, run.inputs, shard)
+    takedowns = listed.takedowns
+    texts = read_forgotten(run.workdir, listed.texts)
     before = _corpus_without_takedowns(run, shard)
     rejects: list[pa.RecordBatch] = []
     if before is None:
@@ -46,13 +55,16 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
         rejects.append(forgotten)
         if before is None:
             documents, repeated = apply_decisions(documents, chosen)
-            rejects.append(repeated)
+            rejects.append(as_forgotten(repeated, takedowns))
             documents, unlicensed = licensed(documents, run.options.licenses)
             rejects.append(unlicensed)
             documents = with_copies(documents, of_kept)
+        documents, repeated = forget_copies(documents, texts)
+        rejects.append(repeated)
         writer.add(batch.num_rows, Outcome(documents, stats=_sizes(documents)))
     for batch in before.batches(shard, kind="rejects", rows=1024) if before else ():
-        rejects += forget(batch, takedowns)
+        others, forgotten = forget(batch, takedowns)
+        rejects += [as_forgotten(others, takedowns), forgotten]
         writer.enter(batch.num_rows)
     for batch in (
         pa.Table.from_batches(rejects, REJECTS).sort_by("url_id").combine_chunks().to_batches()
@@ -109,6 +121,38 @@ def forget(
     return documents.filter(pa.array(~gone)), rejects_batch(rejects)
 
 
+def as_forgotten(rejects: pa.RecordBatch, takedowns: Takedowns) -> pa.RecordBatch:
+    """Return rejects with the reason `forgotten` for duplicates of a document of the list."""
+    kept = pc.struct_field(pc.extract_regex(rejects["detail"], _KEPT), "kept")
+    listed = pa.array(map(str, takedowns.ids), pa.string())
+    repeats = pc.and_(
+        pc.is_in(rejects["reason"], pa.array(list(map(str, _REASONS.values())))),
+        pc.is_in(kept, listed),
+    )
+    return replace_columns(
+        rejects,
+        REJECTS,
+        reason=pc.if_else(repeats, str(Reason.FORGOTTEN), rejects["reason"]),
+        detail=pc.if_else(repeats, _REPEATS, rejects["detail"]),
+    )
+
+
+_KEPT = r"^kept (?P<kept>\d+) similarity"
+_REPEATS = "repeats a text that was taken down"
+
+
+def forget_copies(
+    documents: pa.RecordBatch, texts: ForgottenTexts
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(documents whose text repeats none of `texts`, rejects for the others)."""
+    gone = np.zeros(documents.num_rows, bool)
+    gone[[match.row for match in texts.matches(documents["text"])]] = True
+    rejected = documents.filter(pa.array(gone))
+    pairs = zip(rejected["url_id"].to_pylist(), rejected["url"].to_pylist(), strict=True)
+    rejects = ((key, url, Reason.FORGOTTEN, _REPEATS) for key, url in pairs)
+    return documents.filter(pa.array(~gone)), rejects_batch(rejects)
+
+
 def apply_decisions(
     documents: pa.RecordBatch, decisions: pa.Table
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -160,24 +204,12 @@ def with_copies(documents: pa.RecordBatch, of_kept: pa.StructArray) -> pa.Record
     return replace_columns(documents, DATASETS["corpus"].schema, copies=copies)
 
 
-def forgotten_in(
-    root: Root, inputs: Mapping[str, DatasetReader], shard: int
-) -> list[tuple[int, str]] | None:
-    """The (url_id, detail) of a shard's clean documents that export forgets; None without
-    takedowns."""
+def takedowns_in(root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> ShardTakedowns:
+    """Return what the list of takedowns says of a shard.
+
+    The digest of the shard's file of clean/ decides; the file may be gone.
+    """
     if not root.takedowns or "clean" not in inputs:
-        return None
-    workdir = inputs["clean"].workdir
-    takedowns = read_takedowns(workdir, root)
-    sources = [(inputs["clean"], "data")]
-    if lost_files(
-        workdir, inputs["clean"].files("data", shard)
-    ):  # the corpus has every document of clean/, too
-        corpus = DatasetReader(workdir, root.datasets["corpus"])
-        sources = [(corpus, "data"), (corpus, "rejects")]
-    found = []
-    for reader, kind in sources:
-        for batch in reader.batches(shard, kind=kind, columns=["url_id", "url"], rows=1 << 16):
-            ids = batch["url_id"].to_numpy()
-            found += [(int(ids[row]), detail) for row, detail in takedowns.of(ids, batch["url"])]
-    return sorted(found)
+        return ShardTakedowns(Takedowns(), (), None)
+    clean = inputs["clean"]
+    return takedowns_of_shard(clean.workdir, root, shard, digest_of_shard(clean, shard))

@@ -12,7 +12,7 @@ from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages.export.card import card
-from owt_pipeline.stages.export.corpus import export_shard, forgotten_in
+from owt_pipeline.stages.export.corpus import export_shard, takedowns_in
 from owt_pipeline.stages.export.options import Options
 from schemas import DATASETS
 from schemas.manifest import Counts, Root, ShardRecord
@@ -48,8 +48,8 @@ class Export(Stage):
     def of_shard(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """The takedowns that concern documents of the shard."""
-        return forgotten_in(root, inputs, shard)
+        """Return what the list of takedowns says of the shard; None if it says nothing."""
+        return takedowns_in(root, inputs, shard).key
 
     def without_inputs(self, before: ShardRecord, made_from: str) -> bool:
         return before.made_from == made_from

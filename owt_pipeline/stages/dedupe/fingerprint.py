@@ -1,0 +1,52 @@
+"""Fingerprints of texts that outlive the texts: what a list of takedowns keeps of a document, so
+that copies of it are recognised later.
+
+A fingerprint is the hash of the normalised text and the hashes of its n-grams of words. Whatever
+the options of a run are, two texts are compared by the same n-grams.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from owt_pipeline.stages.dedupe.shingles import chunked, hash_texts, hash_words, ngrams
+
+_NGRAM = 5
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What identifies a text.
+
+    Attributes:
+      digest: 16 bytes, equal for texts of the same words in the same order.
+      shingles: uint64, the distinct hashes of its n-grams, sorted; empty for a text without words.
+    """
+
+    digest: bytes
+    shingles: np.ndarray
+
+
+def fingerprints(texts: pa.Array) -> list[Fingerprint]:
+    """Return the fingerprint of each text of an array of strings without nulls."""
+    found: list[Fingerprint] = []
+    for chunk in chunked(texts):
+        words = hash_words(chunk)
+        sets = ngrams(words, _NGRAM).sets()
+        found += map(Fingerprint, hash_texts(chunk, words), sets)
+    return found
+
+
+_SAMPLE = "The Five Boxing Wizards, \u00c9t\u00e9 2024: \u6f22\u5b57 and an incomprehensibilities."
+
+
+@functools.cache
+def hashing() -> str:
+    """Return what identifies the way in which fingerprints are made: it changes if they do."""
+    (sample,) = fingerprints(pa.array([_SAMPLE]))
+    return hashlib.sha256(sample.digest + sample.shingles.astype("<u8").tobytes()).hexdigest()[:16]
