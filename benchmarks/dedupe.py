@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_array
 
-from owt_pipeline.stages.dedupe.shingles import hash_words, ngrams
+from owt_pipeline.formats.shingles import hash_words, ngrams
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers" / "near_duplicates.py"

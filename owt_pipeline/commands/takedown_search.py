@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
+from owt_pipeline.formats.fingerprint import fingerprints
 from owt_pipeline.formats.forgotten_texts import (
     ForgottenTexts,
-    fingerprints,
     is_outdated,
     write_forgotten,
 )

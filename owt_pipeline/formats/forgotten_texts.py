@@ -8,16 +8,16 @@ exact: it misses no such text.
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats import fingerprint
+from owt_pipeline.formats.fingerprint import Fingerprint
 from owt_pipeline.formats.takedowns import read_kept, write_kept
 from owt_pipeline.storage.folder import Storage
 from schemas.datasets import LEDGER
@@ -32,19 +32,6 @@ _TEXTS = pa.schema(
     ]
 )
 _HASHING = b"hashing"
-
-
-@functools.cache
-def _hasher() -> Any:
-    """Return the module of `dedupe` that makes fingerprints, by name as stages are loaded: the
-    stages that need it must not import each other."""
-    return importlib.import_module("owt_pipeline.stages.dedupe.fingerprint")
-
-
-def fingerprints(texts: pa.Array) -> Sequence[Any]:
-    """Return the fingerprint (`digest`, `shingles`) of each text."""
-    found: Callable[[pa.Array], Sequence[Any]] = _hasher().fingerprints
-    return found(texts)
 
 
 class Match(NamedTuple):
@@ -73,7 +60,7 @@ class ForgottenTexts:
     owners: np.ndarray
 
     @classmethod
-    def of(cls, fingerprint_by_id: dict[int, Any]) -> ForgottenTexts:
+    def of(cls, fingerprint_by_id: dict[int, Fingerprint]) -> ForgottenTexts:
         """Return the texts with these fingerprints."""
         ids = sorted(fingerprint_by_id)
         sets = [fingerprint_by_id[key].shingles for key in ids]
@@ -93,7 +80,7 @@ class ForgottenTexts:
         if not len(self.url_ids):
             return []
         found = []
-        for row, text in enumerate(fingerprints(texts)):
+        for row, text in enumerate(fingerprint.fingerprints(texts)):
             similar = self._similar(text.shingles)
             equal = self.owners_by_digest.get(text.digest, [])
             owners = [*equal, *(owner for owner in similar if owner not in equal)]
@@ -118,10 +105,10 @@ class ForgottenTexts:
 def is_outdated(workdir: Storage, path: str) -> bool:
     """Whether a file of fingerprints was made in another way than this release makes them."""
     schema = pq.read_schema(pa.BufferReader(read_kept(workdir, path)))
-    return bool((schema.metadata or {}).get(_HASHING) != _hasher().hashing().encode())
+    return bool((schema.metadata or {}).get(_HASHING) != fingerprint.hashing().encode())
 
 
-def write_forgotten(workdir: Storage, fingerprint_by_id: dict[int, Any]) -> str:
+def write_forgotten(workdir: Storage, fingerprint_by_id: dict[int, Fingerprint]) -> str:
     """Write the fingerprints of forgotten documents; returns the path, "" for none."""
     if not fingerprint_by_id:
         return ""
@@ -132,7 +119,7 @@ def write_forgotten(workdir: Storage, fingerprint_by_id: dict[int, Any]) -> str:
             "digest": pa.array([text.digest for _, text in rows], pa.binary(16)),
             "shingles": pa.array([text.shingles for _, text in rows], pa.list_(pa.uint64())),
         },
-        schema=_TEXTS.with_metadata({_HASHING: _hasher().hashing().encode()}),
+        schema=_TEXTS.with_metadata({_HASHING: fingerprint.hashing().encode()}),
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
@@ -142,12 +129,12 @@ def write_forgotten(workdir: Storage, fingerprint_by_id: dict[int, Any]) -> str:
 @functools.lru_cache(maxsize=2)  # a process reads it for every shard; its name says its content
 def read_forgotten(workdir: Storage, paths: tuple[str, ...]) -> ForgottenTexts:
     """Return the fingerprints in some files; raises UserError for one that cannot be used."""
-    fingerprint_by_id: dict[int, Any] = {}
+    fingerprint_by_id: dict[int, Fingerprint] = {}
     for path in paths:
         # Not `read_table`, which imports pyarrow.dataset and with it pandas, in half a second.
         source = pa.BufferReader(read_kept(workdir, path))
         table = pq.ParquetFile(source).read(use_threads=False)
-        if (table.schema.metadata or {}).get(_HASHING) != _hasher().hashing().encode():
+        if (table.schema.metadata or {}).get(_HASHING) != fingerprint.hashing().encode():
             raise UserError(
                 f"{workdir.path(path)} was written by a release that hashes texts in another way, "
                 "so that copies of what was taken down would not be recognised: use that release, "
@@ -157,6 +144,6 @@ def read_forgotten(workdir: Storage, paths: tuple[str, ...]) -> ForgottenTexts:
         columns = (table["url_id"], table["digest"], table["shingles"])
         for key, digest, shingles in zip(*columns, strict=True):
             values = shingles.values.to_numpy()
-            found = _hasher().Fingerprint(digest.as_py(), values)
+            found = fingerprint.Fingerprint(digest.as_py(), values)
             fingerprint_by_id.setdefault(key.as_py(), found)
     return ForgottenTexts.of(fingerprint_by_id)

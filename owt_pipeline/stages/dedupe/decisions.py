@@ -25,6 +25,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
+from owt_pipeline.formats.shingles import (
+    Hashes,
+    chunked,
+    hash_texts,
+    hash_words,
+    ngrams,
+    sorted_set,
+)
 from owt_pipeline.ledger.exchange import Slice, gather, partition_of, read_slices
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
 from owt_pipeline.stages.dedupe.minhash import (
@@ -37,14 +45,6 @@ from owt_pipeline.stages.dedupe.numbering import (
     documents_of,
     first_of_generations,
     first_of_parts,
-)
-from owt_pipeline.stages.dedupe.shingles import (
-    Hashes,
-    chunked,
-    hash_texts,
-    hash_words,
-    ngrams,
-    sorted_set,
 )
 from owt_pipeline.stages.dedupe.verification import CANDIDATES, decide
 from schemas import DATASETS

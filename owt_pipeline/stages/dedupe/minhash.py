@@ -13,7 +13,7 @@ import functools
 
 import numpy as np
 
-from owt_pipeline.stages.dedupe.shingles import mix
+from owt_pipeline.formats.shingles import mix
 
 # Two documents are candidates if they agree in all rows of one band: locality-sensitive hashing,
 # chapter 3 of Leskovec, Rajaraman and Ullman, Mining of Massive Datasets. A pair of similarity s

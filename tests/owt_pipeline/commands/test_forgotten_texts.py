@@ -162,7 +162,7 @@ def test_other_hashing_is_noticed_and_the_advice_works(
     forget(run, NAMED)
     import_texts(run, LATER, "--add")
     with monkeypatch.context() as other:
-        module = "owt_pipeline.stages.dedupe.fingerprint"
+        module = "owt_pipeline.formats.fingerprint"
         other.setattr(f"{module}.hashing", lambda: "another")
         error = ask_owt("run", run, *FLAGS, code=1)
         command = error.partition("run `echo ")[2].partition(" | owt forget")[0]

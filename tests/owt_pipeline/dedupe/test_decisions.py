@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.stages.dedupe import components, decisions, numbering, shingles, verification
+from owt_pipeline.formats import shingles
+from owt_pipeline.formats.shingles import mix
+from owt_pipeline.stages.dedupe import components, decisions, numbering, verification
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
-from owt_pipeline.stages.dedupe.shingles import mix
 from owt_pipeline.stages.dedupe.verification import (
     CANDIDATES,
     MAX_COMPARISONS,

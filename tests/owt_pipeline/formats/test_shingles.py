@@ -16,6 +16,11 @@ from datasketch.lsh import _optimal_param
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from owt_pipeline.formats.shingles import (
+    hash_texts,
+    hash_words,
+    ngrams,
+)
 from owt_pipeline.formats.words import find_words, words_of
 from owt_pipeline.stages.dedupe.minhash import (
     BANDS,
@@ -24,11 +29,6 @@ from owt_pipeline.stages.dedupe.minhash import (
     banding,
     probability,
     signatures,
-)
-from owt_pipeline.stages.dedupe.shingles import (
-    hash_texts,
-    hash_words,
-    ngrams,
 )
 from tests.owt_pipeline.dedupe import plain
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.stages.dedupe.shingles import chunked, hash_texts, hash_words, ngrams
+from owt_pipeline.formats.shingles import chunked, hash_texts, hash_words, ngrams
 
 _NGRAM = 5
 
