@@ -55,6 +55,7 @@ def mark_comments(blocks: Sequence[Block]) -> None:
     groups = _groups(blocks, start)
     article = _article_of(blocks[:start])
     is_single = article is not None and _key_of(article) not in groups
+    keys_before: set[_Key] = set()
     for key, items in groups.items():
         # The sentences of an item may be elements without a class.
         if len(items) < _MIN_SIGNED or key[1:] == ("p", ""):
@@ -67,7 +68,8 @@ def mark_comments(blocks: Sequence[Block]) -> None:
         texts = [_blocks_in(item, blocks, index) for item, index in items.items()]
         if not _are_sentences(texts) or not (is_unsigned or all(map(_is_signed, texts))):
             continue
-        if not _is_in(key, blocks[:start]):
+        keys_before = keys_before or _keys_of(blocks[:start])
+        if key not in keys_before:
             for item in items:
                 item.kind |= COMMENT
 
@@ -96,14 +98,15 @@ def _key_of(container: Container) -> _Key:
     return container.parent, container.tag, name
 
 
-def _is_in(key: _Key, blocks: Iterable[Block]) -> bool:
-    """Return whether one of the blocks is in a container of this kind."""
-    parent = key[0]
+def _keys_of(blocks: Iterable[Block]) -> set[_Key]:
+    """Return the kinds of the containers around blocks."""
+    containers: set[Container] = set()
     for block in blocks:
-        for container in islice(block.container.around(), _MAX_DEPTH):
-            if container.parent is parent and _key_of(container) == key:
-                return True
-    return False
+        for container in block.container.around():
+            if container in containers:
+                break
+            containers.add(container)
+    return set(map(_key_of, containers))
 
 
 def _blocks_in(item: Container, blocks: Sequence[Block], index: int) -> Sequence[Block]:
@@ -144,7 +147,7 @@ def _follows(article: Container | None, item: Container) -> bool:
     """Return whether an item follows an article that has ended, in the element around both."""
     if article is None or item.index < article.end:
         return False
-    around = list(item.around())
+    around = list(islice(item.around(), _MAX_DEPTH))
     return article.parent in around and not any(one.kind & (CHROME | HIDDEN) for one in around)
 
 

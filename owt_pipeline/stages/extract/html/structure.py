@@ -41,6 +41,7 @@ INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
 _CAPITALS = re.compile(r"(?:[^\W\d_a-z] )?[^\W\d_a-z]{2,}(?=[\s,’'-])")
 """The capitals after a large letter, as in `T` and `HE FERRY to the islands`."""
 _LETTER_WORDS = frozenset("AEIOYÀÉ")  # letters that are words of English, French, Italian, Spanish
+_MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others only
 _MIN_CHARS_AFTER_CAPITALS = 30  # of a text that is not a title in capitals
 TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
 """Forms of text that may begin with a large letter."""
@@ -184,6 +185,8 @@ class Structure:
         if position != self._unseen_at:
             self._unseen_at = position
             self._for_readers = self._for_eyes = ""
+        if len(self._for_readers) + len(self._for_eyes) > _MAX_UNSEEN_CHARS:
+            return  # comparing takes the square
         if unseen.is_for_reader:
             self._for_readers += text
         else:
