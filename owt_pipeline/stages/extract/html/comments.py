@@ -34,6 +34,7 @@ _MIN_MEAN_WORDS = 8
 _MIN_ENDED_SHARE = 0.6  # of items whose text ends with the end of a sentence
 _MAX_LINE_CHARS = 60  # of the lines with a name and a time
 _MAX_LINES = 4
+_MAX_NAME_WORDS = 4
 _MAX_DEPTH = 12  # containers around a block that are searched for items
 _DIGITS = re.compile(r"\d+")
 # A year, a clock, or a number with one or two words, as in `3 days ago` and `vor 3 Tagen`.
@@ -179,5 +180,5 @@ def _is_signed(blocks: Sequence[Block]) -> bool:
         time = _TIME.search(block.text)
         has_time |= time is not None
         name = block.text if time is None else block.text[: time.start()]
-        has_name |= _WORD.search(name) is not None
+        has_name |= 0 < len(_WORD.findall(name)) <= _MAX_NAME_WORDS
     return False
