@@ -106,6 +106,8 @@ class Marks:
         author or a date."""
         get = attributes.get
         classes, prop = get("class"), get("itemprop")
+        if classes and prop is None and not read_names(classes) & MARKED:
+            self._add_badge()
         if self.open and (prop == "name" or classes == "fn") and self.open[-1].name is None:
             marked = self.open[-1].name = Marked(tag, attributes, container, depth)
             self.open.append(marked)
@@ -118,6 +120,13 @@ class Marks:
             marked = Marked(tag, attributes, container, depth)
             self._page.marked.append(marked)
             self.open.append(marked)
+
+    def _add_badge(self) -> None:
+        """Set apart an element that follows a name without a space: it is drawn as a badge."""
+        for marked in self.open:
+            is_glued = bool(marked.pieces) and marked.pieces[-1][-1:].isalpha()
+            if is_glued and len(marked.text.split()) > 1:
+                marked.pieces.append(" | ")
 
     def add(self, text: str) -> None:
         for marked in self.open:
