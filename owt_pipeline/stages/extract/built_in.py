@@ -18,7 +18,6 @@ from owt_pipeline.stages.extract.content.model import Model, load
 from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.stages.extract.html.blocks import ROW
 from owt_pipeline.stages.extract.html.marks import PageRead
-from owt_pipeline.stages.extract.html.reader import read_page
 from owt_pipeline.stages.extract.html.rendering import markdown, plain_text
 
 logging.getLogger("trafilatura").setLevel(
@@ -66,9 +65,8 @@ def with_model(model: Model, settings: Settings) -> Extract:
 
 
 def _read(page: Page) -> tuple[PageRead, Head, dict[str, str | None]]:
-    read = read_page(page.html)
-    head = read_head(read)
-    return read, head, read_metadata(read, head, page.url, page.fetched_at)
+    head = read_head(page.parsed)
+    return page.parsed, head, read_metadata(page.parsed, head, page.url, page.fetched_at)
 
 
 def trafilatura(settings: Settings) -> Extract:

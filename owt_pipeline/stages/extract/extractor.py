@@ -12,12 +12,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.own_code import describe_own, load_own
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.extract.content.model import digest
 from owt_pipeline.stages.extract.options import Settings as Settings
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.extract.html.marks import PageRead
 
 BUILT_IN = ("blocks", "trafilatura")
 """The extractors of `built_in`."""
@@ -36,6 +40,24 @@ class Page:
     url: str
     html: str
     fetched_at: int
+
+    @cached_property
+    def parsed(self) -> PageRead:
+        """The page as the built-in extractor reads it. It is parsed once, when first needed."""
+        from owt_pipeline.stages.extract.html.reader import read_page
+
+        return read_page(self.html)
+
+    @property
+    def metas(self) -> dict[str, str] | None:
+        """The `<meta>` elements; None if nothing has parsed the page so far."""
+        parsed = self.__dict__.get("parsed")
+        return None if parsed is None else parsed.metas
+
+    @cached_property
+    def lower_html(self) -> str:
+        """The body in lower case, to be searched for words."""
+        return self.html.lower()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import html
 import re
 
+from owt_pipeline.stages.extract.extractor import Page
 from owt_pipeline.stages.extract.html.names import NAMES
 from schemas import Reason
 
@@ -68,13 +69,13 @@ _WALL = re.compile(
 _PARKED, _CHECKS = NAMES["hosts of parked domains"], NAMES["markers of walls"]
 
 
-def reason_for_no_page(page: str) -> tuple[Reason, str] | None:
+def reason_for_no_page(page: Page) -> tuple[Reason, str] | None:
     """(reason to reject a page sent instead of the requested one, its signal); None for any
     other page."""
-    if len(page) > _MAX_CHARACTERS:
+    if len(page.html) > _MAX_CHARACTERS:
         return None
-    found = _by_title(page) or _by_marker(page.lower())
-    if found is None or len(_UNSHOWN.sub(" ", page).split()) > MAX_WORDS:
+    found = _by_title(page.html) or _by_marker(page.lower_html)
+    if found is None or len(_UNSHOWN.sub(" ", page.html).split()) > MAX_WORDS:
         return None
     return found
 

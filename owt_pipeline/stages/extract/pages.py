@@ -127,14 +127,15 @@ def extract_body(
         html, charset = decode(body, declared)
     if len(_NO_CHARACTER.findall(html[:4096])) > 0.1 * len(html[:4096]):
         return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
-    if options.reject_walls and (instead := reason_for_no_page(html)) is not None:
+    page = Page(url, html, fetched_at)
+    if options.reject_walls and (instead := reason_for_no_page(page)) is not None:
         return Rejected(*instead)
-    document = load(options)(Page(url, html, fetched_at))
+    document = load(options)(page)
     if document is None or not document.text.strip():
         return Rejected(
             Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text"
         )
-    return Found(document, charset, reserved(headers or [], html))
+    return Found(document, charset, reserved(headers or [], page))
 
 
 def _rejected(death: WorkerDied, options: Options) -> Rejected:

@@ -15,6 +15,7 @@ from owt_pipeline.formats.messages import Headers
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.extract.charset import decode
+from owt_pipeline.stages.extract.extractor import Page
 from owt_pipeline.stages.extract.not_pages import MAX_WORDS, reason_for_no_page
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.pages import Found, extract_body
@@ -34,7 +35,7 @@ CASES = [
 def test_missing_pages_parked_domains_and_walls_are_rejected_and_pages_like_them_kept(
     reason: str, page: str
 ) -> None:
-    assert (reason_for_no_page(page) or [""])[0] == reason
+    assert (reason_for_no_page(Page("", page, 1)) or [""])[0] == reason
     for reject_walls in (True, False):
         found = extract_body(Options(reject_walls=reject_walls), "http://a.example/x", 1, page)
         assert isinstance(found, Found) or found.reason == (
@@ -62,7 +63,9 @@ def test_none_of_the_real_pages_is_rejected(testdata: Path) -> None:
     pages = list(real_pages(testdata))
     assert len(pages) == 1957
     assert [
-        (url, what) for url, page in pages if (what := reason_for_no_page(page)) is not None
+        (url, reason)
+        for url, html in pages
+        if (reason := reason_for_no_page(Page(url, html, 1))) is not None
     ] == []
 
 
@@ -97,7 +100,10 @@ CASES: list[tuple[Headers, str, str | None]] = [
 
 @pytest.mark.parametrize(("headers", "html", "expected"), CASES)
 def test_what_a_response_states_is_found(headers: Headers, html: str, expected: str | None) -> None:
-    assert reserved(headers, html) == expected
+    page = Page("", html, 1)
+    assert reserved(headers, page) == expected  # as after another extractor
+    assert page.parsed.metas == page.metas
+    assert reserved(headers, page) == expected  # as after ours
 
 
 PAGES: dict[str, tuple[Headers, str]] = {

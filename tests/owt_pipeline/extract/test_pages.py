@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.extraction_model import structure
 from owt_pipeline.stages.extract.html.blocks import Block
+from owt_pipeline.stages.extract.html.names import COMMENT, UNSHOWN
 from owt_pipeline.stages.extract.html.reader import read_page
 from owt_pipeline.stages.extract.html.rendering import markdown, plain_text
 
@@ -84,6 +85,92 @@ def test_elements_nested_without_end_keep_their_text() -> None:
 def test_hostile_tables_stay_small() -> None:
     spans = "<tr><td rowspan=99999 colspan=99999>a<td>b" * 500
     assert len(markdown(read_page(f"<table>{spans}</table>").blocks)) < 50 * len(spans)
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<button data-toggle=collapse data-target='#a'>More</button><div id=a hidden>Two.</div>",
+        "<span data-bs-target='.b'>More</span><div class='x b' hidden>Two.</div>",
+        "<a onclick=\"document.getElementById('c').hidden = 0\">More</a><p id=c hidden>Two.</p>",
+        "<div onclick='toggle(`d`)'>More</div><div><p id=d style='display:none'>Two.</p></div>",
+        "<h3 onclick='this.nextElementSibling.hidden = 0'>More</h3><div hidden>Two.</div>",
+        "<div><b onclick='$(this).parent().next().show()'>More</b></div><div hidden>Two.</div>",
+    ],
+)
+def test_text_that_a_control_opens_is_not_hidden(html: str) -> None:
+    assert is_unshown_text(html) == [False, False]
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<button data-toggle=modal data-target='#a'>Join</button><div id=a hidden>Two.</div>",
+        "<button data-target='#a-modal'>Join</button><div id=a-modal hidden>Two.</div>",
+        "<a onclick=\"openDialog('a')\">Join</a><div id=a hidden>Two.</div>",
+        "<p onclick='this.nextElementSibling.play()'>Play</p><video></video><p>1</p><i></i>"
+        "<section><div hidden>Two.</div></section>",
+        "<a onclick='count()'>More</a><div id=count2 hidden>Two.</div>",
+    ],
+)
+def test_text_that_no_control_opens_stays_hidden(html: str) -> None:
+    assert is_unshown_text(html)[-1]
+
+
+def is_unshown_text(html: str) -> list[bool]:
+    blocks = read_page(f"<html><body>{html}</body></html>").blocks
+    return [any(one.kind & UNSHOWN for one in block.container.around()) for block in blocks]
+
+
+def comments_in(html: str) -> list[str]:
+    blocks = read_page(f"<html><body>{html}</body></html>").blocks
+    return [
+        block.text
+        for block in blocks
+        if any(one.kind & COMMENT for one in block.container.around())
+    ]
+
+
+SENTENCE = "The harbour of the islands is older than the town, as a map of the coast shows. "
+ARTICLE = f"<main><article><p>{SENTENCE * 12}</p></article>"
+REPLY = "We have waited for the new boat for years."
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "<div class=hozzaszolas><b>Nagy</b><p>{}</p></div>",
+        "<li class='binh-luan x{}'><p>{}</p></li>",
+        "<div class=sc-1ab2><div>Lee 3 days ago</div><div>{}</div></div>",
+        "<div class=k><p><a href=/u>Lee</a></p><p><time>2024-03-01 12:30</time></p><p>{}</p></div>",
+        "<article typeof='schema:Comment'><p>{}</p></article>",
+        "<div itemscope itemtype='https://schema.org/Comment'><p>{}</p></div>",
+        "<div property='schema:comment'><p>{}</p></div>",
+    ],
+)
+def test_readers_comments_are_known_by_their_structure(item: str) -> None:
+    items = "".join(item.replace("{}", REPLY) for _ in range(4))
+    assert comments_in(f"{ARTICLE}<section>{items}</section></main>").count(REPLY) == 4
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "<div class=card><h3>Two boats</h3><p>{}</p></div>",
+        "<div class=card><p><a href=/>{}</a></p></div>",
+        "<p>{}</p>",
+        "<div class=step><p>12</p></div>",
+    ],
+)
+def test_other_parts_side_by_side_are_not_comments(item: str) -> None:
+    items = "".join(item.replace("{}", REPLY) for _ in range(4))
+    assert comments_in(f"{ARTICLE}<section>{items}</section></main>") == []
+
+
+def test_posts_of_a_forum_are_not_comments() -> None:
+    post = "<div class=post><p>Lee 3 days ago</p><p>{}</p></div>"
+    posts = post.replace("{}", SENTENCE * 12) + post.replace("{}", REPLY) * 3
+    assert comments_in(f"<main>{posts}</main>") == []
 
 
 PIECES = st.sampled_from(

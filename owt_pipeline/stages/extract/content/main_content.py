@@ -16,6 +16,7 @@ Further rules:
 - Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept
   once.
 - Readers' comments are left out if there is an article.
+- Teasers of other pages, and questions before their answers: `teasers`, `questions`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import numpy as np
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.metadata import Head
 from owt_pipeline.stages.extract.content.model import Model, expected_f1
+from owt_pipeline.stages.extract.content.questions import keep_questions
+from owt_pipeline.stages.extract.content.teasers import leave_teasers
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
     ITEM,
@@ -99,6 +102,8 @@ def main_content(
         keep |= page.in_comments & page.counts.prose
     elif not head.is_forum:
         _leave_comments(page, head, keep)
+    leave_teasers(blocks, keep)
+    keep_questions(blocks, keep)
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays])
     if any(block.form != HEADING for block in kept):
         while kept[-1].form == HEADING:

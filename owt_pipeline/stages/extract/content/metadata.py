@@ -47,6 +47,20 @@ _AFTER_NAME = re.compile(
     r"|(?:,\s*|\s+)(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+)?\d).*$",
     re.IGNORECASE | re.DOTALL,
 )
+# What a byline adds to a name: a day of the week, or what the person does there.
+_AFTER_PERSON = re.compile(
+    r"(?:\s*,\s*(?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi"
+    r"|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado"
+    r"|domingo)|(?:\s*,\s*|\s+)(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+    r"|(?:(?:senior|chief|deputy|managing|contributing|staff|freelance|associate|assistant|guest"
+    r"|political|national|foreign|lead|special|former|news|tech|science|health|business|sports?"
+    r"|games|autos|culture|travel|AI)\s+)*"
+    r"(?:writer|reporter|editor|correspondent|contributor|columnist|journalist|photographer"
+    r"|moderator|verified|subscriber|member)))\b.*$",
+    re.IGNORECASE | re.DOTALL,
+)
+_MIN_WORDS_OF_NAME = 2  # before a role; "Staff Writer" and "Guest Author" are left as they are
+_SCRIPT_OBJECT = re.compile(r"\[object \w+\]|undefined|null|NaN")
 _NAMES_AUTHOR = re.compile(r"(?:^|[\s_-]|(?<=[a-z]))(?:[bB]y-?line|[aA]uthor)s?(?=$|[\s_A-Z-])")
 _NAMES_OTHER_AUTHOR = re.compile(
     r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE
@@ -245,9 +259,10 @@ def _is_of_another(element: Marked) -> bool:
 
 def _name_of_person(text: str | None) -> str | None:
     """`text` without "By" if it may be a name; else None."""
-    name = _BY.sub("", _short(text) or "")
+    name = _without_role(_BY.sub("", _short(text) or ""))
     if (
         2 < len(name) < 100
+        and not _SCRIPT_OBJECT.fullmatch(name)
         and name.lower() not in _NO_NAMES
         and "://" not in name
         and not name.startswith(("www.", "@"))
@@ -255,6 +270,14 @@ def _name_of_person(text: str | None) -> str | None:
     ):
         return name
     return None
+
+
+def _without_role(text: str) -> str:
+    """Return a byline without a role, a badge or a weekday after its name."""
+    name = _AFTER_PERSON.sub("", text)
+    if name == text or len(name.split()) < _MIN_WORDS_OF_NAME:
+        return text
+    return name
 
 
 def _date(page: PageRead, head: Head, url: str, fetched_at: int) -> str | None:

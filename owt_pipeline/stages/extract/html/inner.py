@@ -50,7 +50,14 @@ _BREAK, _START, _END = (
 )  # until a text is complete: <br>; an element that is a line
 _ENDED, _STARTED = re.compile(f"{_END}\n?"), re.compile(f"\n?{_START}+")
 _NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
-_SHOWN_AS_BLOCK = re.compile(r"display\s*:\s*(?:block|flex|grid)", re.IGNORECASE)
+_SHOWN_AS_FLEX = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.IGNORECASE)
+# Not `pre-wrap` and `pre-line`, which editors write for prose.
+_KEEPS_SPACES = re.compile(r"white-space\s*:\s*pre\s*(?:!|;|$)", re.IGNORECASE)
+names_flex = finder(re.compile(r"(?:^|\s)(?:d-|is-|uk-)?(?:inline-)?flex(?=\s|$)"))
+"""Whether classes are those by which Tailwind, Bootstrap and others show an element as flex."""
+_SHOWN_AS_BLOCK = re.compile(
+    r"display\s*:\s*(?:block|flex|grid|table|list-item)\b(?!-)", re.IGNORECASE
+)
 
 
 class Inner:
@@ -75,6 +82,22 @@ class Inner:
     def add(self, text: str) -> None:
         if self.kind is not None:
             self.pieces.append(text)
+
+
+class Unseen(Inner):
+    """An inline element that is hidden from sight, or from screen readers.
+
+    Attributes:
+      is_for_reader: whether it is for screen readers.
+    """
+
+    def __init__(self, is_for_reader: bool) -> None:
+        super().__init__("unseen")
+        self.is_for_reader = is_for_reader
+
+    def text(self) -> str:
+        """Return its text in one line."""
+        return " ".join("".join(self.pieces).split())
 
 
 class Formula(Inner):
@@ -163,12 +186,11 @@ class Lines(Inner):
             self._unseen = self.depth
             return
         classes = attributes.get("class", "")
-        if tag == "code":
+        if tag in ("code", "pre"):
             self.language = self.language or _language_of(classes)
-        if (classes and _names_gutter(classes)) or "data-line-number" in attributes:
+        if is_line_number(attributes):
             self._gutters.append((self.depth, len(self.pieces)))
-        style = attributes.get("style")
-        is_block = tag in BLOCK or (style is not None and _SHOWN_AS_BLOCK.search(style) is not None)
+        is_block = tag in BLOCK or is_shown_as_block(attributes)
         if is_block:
             self._blocks.append(self.depth)
         if is_block or (classes and _names_line(classes)) or "data-line" in attributes:
@@ -198,6 +220,31 @@ class Lines(Inner):
 def _language_of(classes: str) -> str | None:
     match = _LANGUAGE.search(classes)
     return match[1].lower() if match else None
+
+
+def is_line_number(attributes: Mapping[str, str]) -> bool:
+    """Return whether an element is marked as the number of a line of code."""
+    classes = attributes.get("class")
+    return (classes is not None and _names_gutter(classes)) or "data-line-number" in attributes
+
+
+def keeps_spaces(attributes: Mapping[str, str]) -> bool:
+    """Return whether an element's own style shows its text as it is written, like code."""
+    style = attributes.get("style")
+    return style is not None and _KEEPS_SPACES.search(style) is not None
+
+
+def is_shown_as_block(attributes: Mapping[str, str]) -> bool:
+    """Return whether an element's own style shows it as a block, whatever its tag."""
+    style = attributes.get("style")
+    return style is not None and _SHOWN_AS_BLOCK.search(style) is not None
+
+
+def is_flex(attributes: Mapping[str, str]) -> bool:
+    """Return whether the elements in an element stand side by side, with space between them."""
+    style, classes = attributes.get("style"), attributes.get("class")
+    is_styled = style is not None and _SHOWN_AS_FLEX.search(style) is not None
+    return is_styled or (classes is not None and names_flex(classes))
 
 
 def counts_up(text: str) -> bool:

@@ -3,7 +3,8 @@ links to licences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from owt_pipeline.stages.extract.html.blocks import Block, Container
@@ -11,6 +12,14 @@ from owt_pipeline.stages.extract.html.names import MARKED, read_names
 
 _MOST_MARKED, _MOST_LICENCES = 60, 40
 _LONGEST_TEXT = 2000  # characters of a byline
+# Controls that open something which is not part of the text.
+_NO_PART_OF_TEXT = re.compile(
+    r"modal|dialog|popup|popover|lightbox|overlay|offcanvas|dropdown|menu|nav", re.IGNORECASE
+)
+_QUOTED_NAME = re.compile(r"[\"'`]([#.]?)([A-Za-z][\w-]*)[\"'`]")
+"""A name in a script, as in `toggle('rest')` and `document.querySelector('#rest')`."""
+_PARENT = re.compile(r"parent(?:Node|Element)|\.parent\(")
+_NEXT_SIBLING = re.compile(r"next(?:Element)?Sibling|\.next\(")
 
 
 @dataclass
@@ -55,7 +64,7 @@ class PageRead:
       marked: elements that may name an author or a date.
       licences: links to licences with the text of their blocks; `rel` says whether the page states
         that it is its own.
-      controlled: ids of elements that links and buttons open.
+      controlled: ids of elements that links and buttons open; classes with a dot before them.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -97,6 +106,8 @@ class Marks:
         author or a date."""
         get = attributes.get
         classes, prop = get("class"), get("itemprop")
+        if classes and prop is None and not read_names(classes) & MARKED:
+            self._add_badge()
         if self.open and (prop == "name" or classes == "fn") and self.open[-1].name is None:
             marked = self.open[-1].name = Marked(tag, attributes, container, depth)
             self.open.append(marked)
@@ -109,6 +120,13 @@ class Marks:
             marked = Marked(tag, attributes, container, depth)
             self._page.marked.append(marked)
             self.open.append(marked)
+
+    def _add_badge(self) -> None:
+        """Set apart an element that follows a name without a space: it is drawn as a badge."""
+        for marked in self.open:
+            is_glued = bool(marked.pieces) and marked.pieces[-1][-1:].isalpha()
+            if is_glued and len(marked.text.split()) > 1:
+                marked.pieces.append(" | ")
 
     def add(self, text: str) -> None:
         for marked in self.open:
@@ -139,3 +157,33 @@ class Marks:
         if self._unsaid is not None:
             self._unsaid.pieces.append(text)
             self._unsaid = None
+
+
+def opened_by(attributes: Mapping[str, str]) -> Iterator[str]:
+    """Yield the ids of the elements that a control opens; classes with a dot before them.
+
+    Dialogs and menus do not count, since their text is not part of the page's.
+    """
+    yield from (attributes.get("aria-controls") or "").split()
+    toggle = attributes.get("data-toggle") or attributes.get("data-bs-toggle") or ""
+    if _NO_PART_OF_TEXT.search(toggle):
+        return
+    for target in ("data-target", "data-bs-target"):
+        for selector in (attributes.get(target) or "").split(","):
+            if not _NO_PART_OF_TEXT.search(selector):
+                yield selector.strip().removeprefix("#")
+    script = attributes.get("onclick")
+    if script is not None and not _NO_PART_OF_TEXT.search(script):
+        for sign, name in _QUOTED_NAME.findall(script):
+            yield f".{name}" if sign == "." else name
+
+
+def sibling_opened_by(attributes: Mapping[str, str]) -> int | None:
+    """Return for a control that opens what follows it the number of parents between the two.
+
+    0 is for the control's next sibling, 1 for its parent's. None is for any other control.
+    """
+    script = attributes.get("onclick")
+    if script is None or not _NEXT_SIBLING.search(script):
+        return None
+    return len(_PARENT.findall(script))

@@ -59,7 +59,11 @@ _STREAMED = re.compile(
     r"S:[0-9a-f]+"
 )  # React sends parts of a page hidden, and a script moves them to their places
 
-_SCHEMA_COMMENT = re.compile(r"schema\.org/(?:Comment|UserComments)\b")
+# Microdata and RDFa, with any prefix: `schema:Comment`, `https://schema.org/UserComments`.
+_SCHEMA_COMMENT = re.compile(r"(?:^|[\s:/#])(?:User)?Comments?(?=$|\s)")
+_COMMENT_PROPERTIES = frozenset(("comment", "schema:comment"))
+CONTROLS = frozenset(("aria-controls", "data-target", "data-bs-target", "onclick", "itemprop"))
+"""Attributes of elements that open others, or that may name the page's author."""
 
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
@@ -134,17 +138,24 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     )
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
-    if prop == "comment" or (
-        "itemtype" in attributes and _SCHEMA_COMMENT.search(attributes["itemtype"])
-    ):
+    if _is_schema_comment(attributes):
         kind |= COMMENT
     if ("style" in attributes or "hidden" in attributes) and is_unshown(attributes):
         kind = kind & ~HIDDEN if names_opened(container.names) else kind | HIDDEN | UNSHOWN
     elif get("aria-hidden") == "true":
         kind |= HIDDEN
-    if prop is not None or "aria-controls" in attributes:
+    if not CONTROLS.isdisjoint(attributes):
         kind |= MARKED
     container.kind = kind
+
+
+def _is_schema_comment(attributes: Mapping[str, str]) -> bool:
+    """Return whether microdata or RDFa declares that an element is a reader's comment."""
+    declared_type = attributes.get("itemtype") or attributes.get("typeof")
+    if declared_type is not None and _SCHEMA_COMMENT.search(declared_type):
+        return True
+    declared_property = attributes.get("itemprop") or attributes.get("property")
+    return declared_property in _COMMENT_PROPERTIES
 
 
 def leave_name(container: Container, identifier: str) -> None:

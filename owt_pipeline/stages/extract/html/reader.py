@@ -11,21 +11,29 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 
 from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
+from owt_pipeline.stages.extract.html.comments import mark_comments
 from owt_pipeline.stages.extract.html.inner import (
     Formula,
     Inner,
     Lines,
+    Unseen,
     address_in,
     cleaned,
+    is_flex,
+    is_shown_as_block,
+    keeps_spaces,
+    names_flex,
     of_image,
 )
-from owt_pipeline.stages.extract.html.marks import PageRead
+from owt_pipeline.stages.extract.html.marks import PageRead, opened_by, sibling_opened_by
 from owt_pipeline.stages.extract.html.names import (
     BLOCK,
+    CONTROLS,
     HIDDEN,
     INLINE,
     MARKED,
@@ -43,13 +51,17 @@ from owt_pipeline.stages.extract.html.structure import (
     INITIAL,
     LAYS_OUT,
     SPECIAL,
+    STYLED_TAGS,
+    TEXT_FORMS,
     WITH_END,
     Structure,
 )
 
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
-_SAY_MORE = frozenset(("itemprop", "aria-controls", "rel"))
+# Classes of an empty <span> that is drawn as the end of a line.
+_BREAK_NAMES = frozenset(("br", "break", "line-break", "linebreak", "newline"))
+_SAY_MORE = CONTROLS | {"rel"}
 _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
@@ -79,6 +91,8 @@ class _Reader(Structure):
     def __init__(self) -> None:
         super().__init__()
         self._unshown: list[tuple[Container, str | None]] = []  # hidden containers, and their ids
+        # Containers with a control that opens the hidden element after it.
+        self._opens_next: set[Container] = set()
 
     # The parser's events.
 
@@ -89,6 +103,9 @@ class _Reader(Structure):
         if tag in _BARE:
             if attributes:
                 self._start_inline(tag, attributes)
+            elif self._flex is not None and self._stack[-1] is self._flex:
+                self._add_space()
+                self._stack.append(self._add_space)
             else:
                 self._stack.append(None)
             return
@@ -113,7 +130,8 @@ class _Reader(Structure):
             if isinstance(opened, Container):
                 if self._pieces:
                     self._end_block()
-                self._initial = ""
+                elif self._initial:
+                    self._leave_initial(opened)
                 opened.end = self._count
                 self._at = opened.parent or opened
                 if opened.tag in WITH_END:
@@ -134,9 +152,12 @@ class _Reader(Structure):
             self._end_block()
         for container in self._at.around():  # those that were never closed
             container.end = self._count
+        controlled = self.page.controlled
         for container, identifier in self._unshown:
-            if identifier in self.page.controlled:
+            classes = (f".{name}" for name in container.names.split())
+            if identifier in controlled or not controlled.isdisjoint(classes):
                 container.kind &= ~(HIDDEN | UNSHOWN)
+        mark_comments(self.blocks)
         if leaves_navigation:
             self._leave_skipped()
         return self.page
@@ -153,7 +174,6 @@ class _Reader(Structure):
     def _start_block(self, tag: str, attributes: Attributes) -> None:
         if self._pieces:
             self._end_block()
-        self._initial = ""
         parent = self._at
         container = Container(
             self._count, tag, parent, FORMS.get(tag, OTHER), OF_TAG.get(tag, 0), len(self.blocks)
@@ -162,28 +182,45 @@ class _Reader(Structure):
         parent.children += 1
         if parent.form == ITEM and tag in ("p", "div"):
             container.form = ITEM
+        if self._initial and not (self._initial_at is parent and container.form in TEXT_FORMS):
+            self._initial = ""
         self._stack.append(container)
         self._at = container
         if attributes:
             if len(attributes) == 1 and "class" in attributes:  # most
                 container.names = attributes["class"]
                 container.kind |= read_names(container.names)
+                if names_flex(container.names):
+                    self._flex = container
             else:
                 name_container(container, attributes)
+                if is_flex(attributes):
+                    self._flex = container
                 if container.kind & UNSHOWN:
-                    self._unshown.append((container, attributes.get("id")))
+                    if parent in self._opens_next:
+                        self._opens_next.discard(parent)
+                        container.kind &= ~(HIDDEN | UNSHOWN)
+                    else:
+                        self._unshown.append((container, attributes.get("id")))
             if container.kind & MARKED or self._open_marks:
                 self._note(tag, attributes)
         if self._tables and tag in LAYS_OUT:
             self._tables[-1].is_layout = True
         if tag in SPECIAL:
             self._start_special(tag, attributes, container)
+        elif tag in STYLED_TAGS and "style" in attributes and keeps_spaces(attributes):
+            self._inner = Lines(container.names)
 
     def _note(self, tag: str, attributes: Attributes) -> None:
         """Note what a start says of other parts of the page; the element itself is on the stack."""
         self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
-        if "aria-controls" in attributes:
-            self.page.controlled.update(attributes["aria-controls"].split())
+        if not CONTROLS.isdisjoint(attributes):
+            self.page.controlled.update(opened_by(attributes))
+            num_parents = sibling_opened_by(attributes)
+            if num_parents is not None:
+                is_inline = self._stack[-1] is not self._at
+                around = islice(self._at.around(), num_parents + (not is_inline), None)
+                self._opens_next.update(islice(around, 1))
 
     def _start_void(self, tag: str, attributes: Attributes) -> None:
         self._stack.append(None)
@@ -202,10 +239,15 @@ class _Reader(Structure):
                 self._add_formula(*found)
             elif "alt" in attributes and INITIAL.fullmatch(attributes["alt"].strip()):
                 self._initial = attributes["alt"].strip()
+                self._initial_at = self._at
 
     def _start_inline(self, tag: str, attributes: Attributes) -> None:
-        self._stack.append(None)
-        kind = 0
+        if self._flex is not None and self._stack[-1] is self._flex:
+            self._add_space()
+            self._stack.append(self._add_space)
+        else:
+            self._stack.append(None)
+        kind, classes, unshown = 0, "", False
         if attributes:
             if "data-cfemail" in attributes:
                 self.data(address_in(attributes))
@@ -215,16 +257,20 @@ class _Reader(Structure):
             kind = read_names(classes)
             if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
                 unshown = is_unshown(attributes)
-                if unshown and (
-                    "id" in attributes or names_opened(classes)
-                ):  # a control may open it
+                # A control may open what has an id.
+                is_opened = unshown and ("id" in attributes or names_opened(classes))
+                is_block = is_shown_as_block(attributes) and (
+                    tag == "span" or (tag == "code" and keeps_spaces(attributes))
+                )
+                if is_opened or is_block:
                     self._stack.pop()
                     self._start_block(tag, attributes)
                     return
                 if unshown or (attributes.get("aria-hidden") == "true" and "cap" not in classes):
                     kind |= HIDDEN
             if kind & HIDDEN or "MathJax" in classes:
-                self._inner = Inner()
+                is_for_reader = attributes.get("aria-hidden") != "true"
+                self._inner = Unseen(is_for_reader) if kind & HIDDEN and not unshown else Inner()
                 return
         if (
             kind & MARKED
@@ -233,7 +279,9 @@ class _Reader(Structure):
             or not _SAY_MORE.isdisjoint(attributes)
         ):
             self._note(tag, attributes)
-        if tag == "a" and "href" in attributes:
+        if tag == "span" and classes in _BREAK_NAMES:
+            self._pieces.append(BREAK)
+        elif tag == "a" and "href" in attributes:
             href = attributes["href"]
             self._links_around += 1
             self._links += 1
@@ -257,6 +305,8 @@ class _Reader(Structure):
 
     def _end_link(self) -> None:
         self._links_around -= 1
+        if self._flex is not None and self._stack[-1] is self._flex:
+            self._add_space()
 
     def _start_unseen(self, tag: str, attributes: Attributes) -> None:
         is_shadow = tag == "template" and (
@@ -284,6 +334,8 @@ class _Reader(Structure):
                 self._add_formula(latex, inner.is_large)
             elif text := inner.text():
                 self.data(text)
+        elif isinstance(inner, Unseen):
+            self._add_unseen(inner)
         elif inner is not None and inner.kind is not None:
             text = "".join(inner.pieces)
             if not inner.kind:

@@ -1,15 +1,13 @@
 """From the parser's events to blocks of text, and what lists, tables, headings and parts of a
 page mean for them.
 
-Tables of data become the grid of their cells, which is decided when a table ends, from the blocks
-in it.
+Whether a table has data is decided when it ends, from the blocks in it (`tables`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 
 from owt_pipeline.stages.extract.html.blocks import (
@@ -25,14 +23,30 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
-from owt_pipeline.stages.extract.html.inner import Inner, Lines, counts_up
+from owt_pipeline.stages.extract.html.inner import Inner, Lines, Unseen, counts_up, is_line_number
 from owt_pipeline.stages.extract.html.marks import Marks, PageRead
 from owt_pipeline.stages.extract.html.names import CHROME
+from owt_pipeline.stages.extract.html.tables import (
+    MAX_SPAN,
+    Cell,
+    Table,
+    numbered_lines,
+    rows_of_data,
+)
 
 BREAK = "\x00"
 """Represents `<br>` until a block is complete; parsed text has no zero characters."""
 INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
 """A letter that begins a text and is larger than it."""
+_CAPITALS = re.compile(r"(?:[^\W\d_a-z] )?[^\W\d_a-z]{2,}(?=[\s,’'-])")
+"""The capitals after a large letter, as in `T` and `HE FERRY to the islands`."""
+_LETTER_WORDS = frozenset("AEIOYÀÉ")  # letters that are words of English, French, Italian, Spanish
+_MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others only
+_MIN_CHARS_AFTER_CAPITALS = 30  # of a text that is not a title in capitals
+TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
+"""Forms of text that may begin with a large letter."""
+# What a script writes that takes an object for a text.
+_SCRIPT_OBJECT = "[object Object]"
 _LINE_ENDS, _EMPTY_LINES = re.compile("\n+"), re.compile("\n{3,}")
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 _LONGEST_SCRIPT = 20  # pieces of text
@@ -44,6 +58,8 @@ _BASE = re.compile(r"(?:[\d)\]}]|(?<![^\W\d_])[^\W\d_]{1,2})$")
 Opened = Container | Callable[[], None] | None
 """An open element: a container, what to do at the end of another one, or None for nothing."""
 
+STYLED_TAGS = frozenset(("div", "p", "span", "code"))
+"""Elements that are preformatted if their style keeps spaces."""
 PREFORMATTED_TAGS = frozenset(("pre", "listing", "xmp", "plaintext"))
 _MOST_HEADINGS, _LONGEST_HEADING = 50, 1000
 _MOST_IN_FIGURE = 200  # blocks
@@ -57,9 +73,8 @@ _OF_PAGE = frozenset(("article", "main", "nav", "footer"))
 """Elements in which navigation and footers are not those of the page."""
 LAYS_OUT = frozenset(("table", "h1", "h2", "form", "article", "section", "textarea"))
 """Elements that show a layout table."""
-_MAX_SPAN = 50  # columns or rows; some pages use 1000 for "all"
-_MAX_COLUMNS = 100  # in further columns, cells that span several count once
-_LONGEST_CELL = 800  # characters; longer ones are the columns of a layout
+# Characters after which lines that are elements are another block: joining takes their square.
+_MAX_JOINED_LINES = 20_000
 
 
 class Structure:
@@ -77,12 +92,20 @@ class Structure:
         )  # the container of the text that follows
         self._count = 1  # containers so far
         self._stack: list[Opened] = []
+        # The latest container whose inline elements stand side by side, with space between them.
+        self._flex: Container | None = None
         self._pieces: list[str] = []
         self._link_chars = self._links = self._images = 0
         self._links_around = 0
-        self._initial = ""  # a letter that is an image
+        self._initial = ""  # a letter that is an image or is hidden from screen readers
+        self._initial_at = self._at  # the container that it is in, or was in if that has ended
+        # The latest inline elements that are for screen readers only, and for all others only,
+        # and where they are: the number of blocks and of pieces before them.
+        self._for_readers, self._for_eyes = "", ""
+        self._unseen_at = 0, 0
         self._skipped: list[Block] = []  # those of navigation and footers
         self._tables: list[Table] = []  # open ones
+        self._last_line: Container | None = None  # the latest container of code
 
     def data(self, text: str) -> None:
         """Take text from the parser."""
@@ -96,8 +119,7 @@ class Structure:
         ):  # half of all texts, between two blocks
             return
         if self._initial:
-            start = text.lstrip()
-            text = self._initial + start if start[:1].islower() else text
+            text = _with_initial(self._initial, text)
             self._initial = ""
         if self._links_around:
             if text in _LINKS_TO_SELF:
@@ -123,7 +145,7 @@ class Structure:
             unmarked = lines.replace(CODE, "").replace(FORMULA, "").replace(DISPLAY, "")
             text = _LINE_ENDS.sub("\n", unmarked).strip()
             marked = _EMPTY_LINES.sub("\n\n", lines.strip("\n"))
-        if text:
+        if text and text != _SCRIPT_OBJECT:
             self._marks.end_block(text)
             container = self._at
             block = Block(
@@ -143,11 +165,50 @@ class Structure:
             self.blocks.append(block)
         self._pieces, self._link_chars, self._links, self._initial = [], 0, 0, ""
 
+    def _leave_initial(self, container: Container) -> None:
+        """Keep a letter at the end of a container that has nothing else, like a figure, for the
+        text that follows it."""
+        is_only_letter = len(self._initial) == 1 and self._initial_at is container
+        if is_only_letter and container.form in TEXT_FORMS and container.parent is not None:
+            self._initial_at = container.parent
+        else:
+            self._initial = ""
+
+    def _add_unseen(self, unseen: Unseen) -> None:
+        """Take an element that is for screen readers or for all others only.
+
+        Both have the same text where a part of it is drawn, like a large first letter: this text
+        is read once. Otherwise the one for all others is an icon, and the other one its name.
+        """
+        text = unseen.text()
+        position = len(self.blocks), len(self._pieces)
+        if position != self._unseen_at:
+            self._unseen_at = position
+            self._for_readers = self._for_eyes = ""
+        if len(self._for_readers) + len(self._for_eyes) > _MAX_UNSEEN_CHARS:
+            return  # comparing takes the square
+        if unseen.is_for_reader:
+            self._for_readers += text
+        else:
+            self._for_eyes += text
+        if not text:
+            return
+        if self._for_eyes and "".join(self._for_eyes.split()) == "".join(self._for_readers.split()):
+            self.data(self._for_readers)
+        elif self._pieces or self._links_around or self._at.form not in TEXT_FORMS:
+            return
+        elif not unseen.is_for_reader and INITIAL.fullmatch(self._for_eyes):
+            self._initial, self._initial_at = self._for_eyes, self._at
+
     def _add_formula(self, latex: str, is_large: bool) -> None:
         if not latex or (self._pieces and self._pieces[-1].strip(FORMULA + DISPLAY) == latex):
             return  # the same formula as MathML and as an image
         mark = DISPLAY if is_large else FORMULA
         self._pieces.append(f"{mark}{latex}{mark}")
+
+    def _add_space(self) -> None:
+        if self._pieces:
+            self._pieces.append(" ")
 
     def _end_code(self) -> None:
         self._pieces.append(CODE)
@@ -181,9 +242,10 @@ class Structure:
 
     def _start_special(self, tag: str, attributes: Mapping[str, str], container: Container) -> None:
         around = container.parent or container
-        if tag in PREFORMATTED_TAGS:
+        is_line = tag == "td" and self._is_numbered_line(attributes)
+        if is_line or tag in PREFORMATTED_TAGS:
             self._inner = Lines(container.names)
-        elif tag == "li":
+        if tag == "li":
             if around.tag == "ol":
                 container.number = _integer(attributes.get("value"), around.number)
                 around.number = container.number + 1
@@ -200,8 +262,18 @@ class Structure:
                 table.rows.append((around.tag == "thead", []))
             elif tag in ("td", "th") and table.rows and around.tag == "tr":
                 spans = (_integer(attributes.get(name), 1) for name in ("colspan", "rowspan"))
-                columns, rows = (min(max(span, 1), _MAX_SPAN) for span in spans)
-                table.rows[-1][1].append(Cell(container, columns, rows))
+                columns, rows = (min(max(span, 1), MAX_SPAN) for span in spans)
+                cell = Cell(container, columns, rows, is_line_number=is_line_number(attributes))
+                table.rows[-1][1].append(cell)
+
+    def _is_numbered_line(self, attributes: Mapping[str, str]) -> bool:
+        """Return whether a cell that starts is a line of code: the one before it has its number."""
+        if not self._tables or not self._tables[-1].rows or is_line_number(attributes):
+            return False
+        cells = self._tables[-1].rows[-1][1]
+        if not cells or not all(cell.is_line_number for cell in cells):
+            return False
+        return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
 
     def _end_special(self, tag: str, container: Container) -> None:
         found = self.blocks[container.start :]
@@ -239,13 +311,36 @@ class Structure:
 
     def _add_lines(self, lines: Lines) -> None:
         text = lines.text()
-        if text.strip() and not (
+        is_continued = self._continues_lines()
+        self._last_line = self._at
+        if is_continued:
+            last = self.blocks[-1]
+            last.text = f"{last.text}\n{text}"
+            last.chars = len(last.text)
+        elif text.strip() and not (
             self._tables and counts_up(text)
         ):  # the numbers of lines in another cell
             self.blocks.append(Block(PREFORMATTED, text, 0, self._at, lines.language))
 
+    def _continues_lines(self) -> bool:
+        """Return whether the last block is the line of code before that of the open container:
+        the style of both keeps spaces."""
+        last, line = self.blocks[-1] if self.blocks else None, self._last_line
+        if last is None or line is None or self._at.tag not in STYLED_TAGS:
+            return False
+        if last.form != PREFORMATTED or last.chars > _MAX_JOINED_LINES:
+            return False
+        is_next = line.end == self._at.index and line.parent is self._at.parent
+        return is_next and line.tag == self._at.tag and last.container.parent is line.parent
+
     def _end_table(self, table: Table, found: list[Block]) -> None:
         container = table.container
+        lines = numbered_lines(table, found)
+        if lines is not None:
+            self.blocks[container.start :] = [lines]
+            self._count, container.children = container.index + 1, 0
+            container.end = self._count
+            return
         rows = rows_of_data(table, found)
         if rows is not None:
             self.blocks[container.start :] = rows
@@ -263,103 +358,34 @@ def _is_initial(last: Block, block: Block) -> bool:
     makes large."""
     if last.form in (ITEM, HEADING, ROW) or block.form in (ITEM, HEADING):
         return False
-    return block.text[0].islower() and INITIAL.fullmatch(last.text) is not None
+    return INITIAL.fullmatch(last.text) is not None and _continues(last.text, block.text)
+
+
+def _continues(initial: str, text: str) -> bool:
+    """Return whether a text continues the word that a large letter begins.
+
+    It starts in lower case, or with other capitals and then goes on in lower case. An entry of an
+    index starts with the same letter as its heading, and a question after `Q` with any.
+    """
+    if text[:1].islower():
+        return True
+    capitals = _CAPITALS.match(text)
+    if capitals is None or not capitals[0].isupper() or text.isupper():
+        return False
+    is_index = text[0] == initial[-1] or (initial == "Q" and text[0] != "U")
+    is_one_letter = sum(map(str.isalpha, initial)) == 1
+    return is_one_letter and not is_index and len(text) >= _MIN_CHARS_AFTER_CAPITALS
+
+
+def _with_initial(initial: str, text: str) -> str:
+    """Return a text with the large letter before it, if the two are one."""
+    start = text.lstrip()
+    if not _continues(initial, start):
+        return text
+    is_word = initial in _LETTER_WORDS and text[0] == " "
+    return f"{initial} {start}" if is_word else initial + start
 
 
 def _integer(text: str | None, otherwise: int) -> int:
     text = (text or "").strip()
     return int(text) if text.isdecimal() and len(text) < 10 else otherwise
-
-
-@dataclass
-class Cell:
-    """A cell: the columns and rows it spans, and its blocks."""
-
-    container: Container
-    columns: int
-    rows: int
-    blocks: list[Block] = field(default_factory=list)
-
-
-@dataclass
-class Table:
-    """An open table.
-
-    Attributes:
-      container: its container.
-      is_layout: whether it holds something that a table of data does not.
-      has_headers: whether there are headers or a caption.
-      rows: whether each row is in the table's head, and its cells.
-    """
-
-    container: Container
-    is_layout: bool
-    has_headers: bool = False
-    rows: list[tuple[bool, list[Cell]]] = field(default_factory=list)
-
-
-def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:
-    """The captions and the rows of a data table with these blocks; None for a layout table."""
-    cells = [cell for _, row in table.rows for cell in row]
-    widths = {sum(cell.columns for cell in row) for _, row in table.rows if row}
-    if (
-        table.is_layout
-        or max(widths, default=0) < 2
-        or (not table.has_headers and len(table.rows) < 2)
-    ):
-        return None
-    found = [
-        block
-        for block in blocks
-        if any(one.tag == "caption" for one in islice(block.container.around(), 2))
-    ]
-    if len(found) + sum(len(cell.blocks) for cell in cells) < len(blocks):
-        return None  # some text is in no cell
-    if any(sum(block.chars for block in cell.blocks) > _LONGEST_CELL for cell in cells):
-        return None
-    grid = _grid([row for _, row in table.rows])
-    empty = min(
-        next((i for i, cell in enumerate(row) if cell and cell.blocks), len(row)) for row in grid
-    )
-    for (is_head, row_cells), placed in zip(table.rows, grid, strict=True):
-        of_cells = [cell.blocks if cell else [] for cell in placed]
-        text = "\t".join(
-            " ".join(" ".join(b.text.split()) for b in some) for some in of_cells[empty:]
-        ).rstrip()
-        if text:
-            links = sum(block.link_chars for some in of_cells for block in some)
-            row = Block(ROW, text, min(links, len(text)), table.container)
-            row.cells = tuple("\n".join(map(_in_cell, some)) for some in of_cells)
-            row.is_header = is_head or all(cell.container.tag == "th" for cell in row_cells)
-            found.append(row)
-    return found
-
-
-def _in_cell(block: Block) -> str:
-    if block.form == PREFORMATTED:
-        return "\n".join(f"{CODE}{line}{CODE}" for line in block.text.split("\n") if line)
-    return f"- {block.marked or block.text}" if block.form == ITEM else block.marked or block.text
-
-
-def _grid(rows: list[list[Cell]]) -> list[list[Cell | None]]:
-    """The cells of each row by column; None if another cell spans."""
-    grid = []
-    below: dict[int, int] = {}  # column → rows further down that a cell still spans
-    for own in rows:
-        placed: list[Cell | None] = []
-        for cell in own:
-            _skip_spanned(placed, below)
-            for column in range(cell.columns):
-                if cell.rows > 1:
-                    below[len(placed)] = cell.rows - 1
-                if not column or len(placed) < _MAX_COLUMNS:
-                    placed.append(None if column else cell)
-        _skip_spanned(placed, below)
-        grid.append(placed)
-    return grid
-
-
-def _skip_spanned(placed: list[Cell | None], below: dict[int, int]) -> None:
-    while len(placed) < _MAX_COLUMNS and below.get(len(placed), 0) > 0:
-        below[len(placed)] -= 1
-        placed.append(None)
