@@ -54,7 +54,8 @@ class Recipe:
 RECIPE = Recipe(
     first=Growth(trees=40, rate=0.2),
     second=Growth(trees=160, rate=0.2, rows=50_000),
-    pages=Growth(trees=60, depth=4, rate=0.1, rows=4000),
+    # Pages are few: with a ridge as for blocks, the probabilities of articles are too moderate.
+    pages=Growth(trees=60, depth=4, rate=0.2, rows=4000, ridge=5.0),
     num_second=2,
 )
 _SMALL = Recipe(

@@ -46,7 +46,7 @@ _FAR = 1000
 
 Columns = list[Any]
 """Features: for each an array of one number per block, or one number for the page; or an array
-of several, in rows."""
+of several, in rows, each with one number per block or one for the page."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def view(blocks: Sequence[Block], kind: PageKind) -> PageView:
     columns += _of_signatures(counts, signatures)
     columns += [(around_bits >> _AROUND_BITS) & 1, of_kind]
     columns += [depth, chrome_depth, content_depth]
-    columns += shared
+    columns.append(np.array(shared)[:, None])
     return PageView(
         counts=counts,
         tree=tree,

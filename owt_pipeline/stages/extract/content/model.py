@@ -227,7 +227,7 @@ def contextual(page: PageView, p: np.ndarray) -> tuple[np.ndarray, list[float]]:
         float(masses[0]) - in_comments,
     ]
     columns.append(_overlap(page, p))
-    columns += shared
+    columns.append(np.array(shared)[:, None])
     return matrix(columns, len(p)), shared
 
 
