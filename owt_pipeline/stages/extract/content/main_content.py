@@ -109,9 +109,11 @@ def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarr
     """Return which blocks are kept by their probability `p` and that of an article."""
     at_lower = p >= cut.lower
     at_cut = p >= cut.lower + (cut.higher - cut.lower) * article
-    # Hidden text goes first: of a small page it can be most of what one of the cuts keeps.
-    _leave_hidden(page, at_lower)
-    _leave_hidden(page, at_cut)
+    # The lower cut decides on hidden text for both: of a tiny page the higher one may keep so
+    # little that the hidden text looks like what a script shows.
+    is_left_out = _is_left_hidden(page, at_lower)
+    at_lower &= ~is_left_out
+    at_cut &= ~is_left_out
     words = page.counts.words
     if words[at_cut].sum() < _MIN_SHARE_KEPT * words[at_lower].sum():
         return at_lower
@@ -202,9 +204,11 @@ def _leave_comments(page: PageView, kind: PageKind, keep: np.ndarray) -> None:
         keep[comments] = False
 
 
-def _leave_hidden(page: PageView, keep: np.ndarray) -> None:
-    """Leave out text hidden by style or attribute, unless there is more of it than visible text:
-    a script shows it."""
-    hidden = page.unshown & keep
-    if page.counts.words[keep & ~hidden].sum() >= _SHOWN * page.counts.words[hidden].sum():
-        keep[hidden] = False
+def _is_left_hidden(page: PageView, keep: np.ndarray) -> np.ndarray:
+    """Return which blocks of `keep` are left out, since a style or an attribute hides them; none
+    if there is more of them than visible text, since a script shows them then."""
+    hidden: np.ndarray = page.unshown & keep
+    words = page.counts.words
+    if words[keep & ~hidden].sum() < _SHOWN * words[hidden].sum():
+        return np.zeros_like(hidden)
+    return hidden
