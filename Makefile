@@ -16,7 +16,7 @@ PINNED = $(INSTALL) --requirement $(word 1,$^) --constraint $(word 2,$^)
 # wait for timers and processes a third of the time. Those of test-all, of kills and servers, have three.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-pythons test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
+.PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-pythons test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model extraction-gate clean
 
 demo: $(VENV)/installed  ## every stage and the training, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -72,6 +72,10 @@ bench-peers: .venv-peers/installed  ## the environment of the peers that benchma
 extraction-model: $(VENV)/installed  ## fit the model of main text again: make extraction-model DATA=FOLDER
 	@test -n "$(DATA)" || { echo "make extraction-model DATA=FOLDER: docs/benchmarks/figures.md says what is in it"; exit 2; }
 	$(BIN)/python -m benchmarks.extraction_model $(DATA)
+
+extraction-gate: $(VENV)/installed  ## compare extraction with the last release's, page by page: make extraction-gate DATA=FOLDER
+	@test -n "$(DATA)" || { echo "make extraction-gate DATA=FOLDER: docs/benchmarks/figures.md says what is in it"; exit 2; }
+	$(BIN)/python -m benchmarks.extraction_model.gate $(DATA)
 
 clean:  ## everything that can be made again
 	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-lm-eval .venv-parts .venv-peers .venv-servers .venv-xla build demo-run

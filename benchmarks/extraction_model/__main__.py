@@ -36,9 +36,7 @@ def main() -> None:
         metavar="FILE",
         help="keep features in this file, or take them from it",
     )
-    parser.add_argument(
-        "--seed", type=int, default=1, metavar="N"
-    )  # the first whose model passes the tests
+    parser.add_argument("--seed", type=int, default=0, metavar="N")  # of the packaged model
     arguments = parser.parse_args()
     data = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     try:

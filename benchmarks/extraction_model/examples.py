@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ import numpy as np
 from rapidfuzz.distance import LCSseq
 
 from owt_pipeline.stages.extract.content.features import PageView, view
+from owt_pipeline.stages.extract.content.metadata import read_head
 from owt_pipeline.stages.extract.content.model import short_words
+from owt_pipeline.stages.extract.content.page_kind import read_page_kind
 from owt_pipeline.stages.extract.html.blocks import CODE, DISPLAY, FORMULA, PREFORMATTED, Block
 from owt_pipeline.stages.extract.html.names import read_name
 from owt_pipeline.stages.extract.html.reader import read_page
@@ -31,6 +34,9 @@ LEAST_COVERED = 0.6
 else."""
 UNSURE = 0.15
 """The weight of a block that no snippet labels, but that other extractors agree on."""
+
+_WITHOUT_URL = 6
+"""One in so many pages is learned without its URL, since `owt.extract(html)` has none."""
 
 _FORMULA = re.compile(f"([{FORMULA}{DISPLAY}])[^{FORMULA}{DISPLAY}]*\\1")
 _TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
@@ -66,7 +72,8 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     blocks = read.blocks
     if not blocks:
         return None
-    seen = view(blocks)
+    kind = read_page_kind(url_for_fitting(page.url), read.metas, read_head(read))
+    seen = view(blocks, kind)
     texts = [without_formulas(block) for block in blocks]
     found = labels(page, texts, opinions(seen) if page.truth is None else [])
     if found is None:
@@ -77,6 +84,11 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     page = dataclasses.replace(page, html="")
     words = count_words(seen, page.host, label, weight)
     return Example(page, seen, label, weight, words)
+
+
+def url_for_fitting(url: str) -> str:
+    """Return the URL with which a page is learned: its own, or none for some pages."""
+    return "" if zlib.crc32(url.encode()) % _WITHOUT_URL == 0 else url
 
 
 def without_formulas(block: Block) -> str:

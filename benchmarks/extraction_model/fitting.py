@@ -24,6 +24,7 @@ from owt_pipeline.stages.extract.content.model import (
     Odds,
     contextual,
     lexical,
+    page_row,
     probabilities,
 )
 
@@ -34,19 +35,32 @@ from .labelled_pages import LabelledPage
 FOLDS = 4
 LEAST_HOSTS = 6
 """Sites that a word must be seen on to have log-odds."""
+_ARTICLE_KINDS = ("article", "readability")
+_UNKNOWN_KINDS = ("trafilatura",)  # of many kinds, without saying which
 _PRIOR = 3.0  # hosts with the average share that every word is taken to have been seen on
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters of a model: the first pass is fitted once per fold."""
+    """The parameters of a model: the first pass is fitted once per fold, the second one
+    `num_second` times, and the forest of pages once."""
 
     first: Growth
     second: Growth
+    pages: Growth
+    num_second: int = 1
 
 
-RECIPE = Recipe(Growth(trees=40, rate=0.2), Growth(trees=280, rate=0.12, rows=50_000))
-_SMALL = Recipe(Growth(trees=40, rate=0.2), Growth(trees=100))
+RECIPE = Recipe(
+    first=Growth(trees=40, rate=0.2),
+    second=Growth(trees=160, rate=0.2, rows=50_000),
+    # Pages are few: with a ridge as for blocks, the probabilities of articles are too moderate.
+    pages=Growth(trees=60, depth=4, rate=0.2, rows=4000, ridge=5.0),
+    num_second=2,
+)
+_SMALL = Recipe(
+    first=Growth(trees=40, rate=0.2), second=Growth(trees=100), pages=Growth(trees=20, depth=4)
+)
 
 
 def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIPE) -> Model:
@@ -59,6 +73,7 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
     table.add(np.concatenate([e.view.static for e in examples]))
     table.add(np.concatenate(words))
     surroundings: list[np.ndarray] = [np.empty(0)] * len(examples)
+    rows: list[np.ndarray] = [np.empty(0)] * len(examples)
     first = []
     for fold in range(FOLDS):
         forest = table.fit([f != fold for f in folds], recipe.first, 100 * seed + fold)
@@ -67,10 +82,30 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
             if folds[index] == fold:
                 values = np.concatenate((known.view.static, words[index]), axis=1)
                 p = probabilities(forest, values)
-                surroundings[index] = contextual(known.view, p)
+                surroundings[index], shared = contextual(known.view, p)
+                rows[index] = page_row(known.view, shared)
     everything = [True] * len(examples)
     table.add(np.concatenate(surroundings))
-    return Model(_joined(first), table.fit(everything, recipe.second, 100 * seed + 20), odds.odds())
+    second = [
+        table.fit(everything, recipe.second, 100 * seed + 20 + number)
+        for number in range(recipe.num_second)
+    ]
+    pages = _fit_pages(examples, np.stack(rows), recipe.pages, 100 * seed + 40)
+    return Model(_joined(first), _joined(second), pages, odds.odds())
+
+
+def _fit_pages(examples: Sequence[Example], rows: np.ndarray, growth: Growth, seed: int) -> Forest:
+    """Return a forest that distinguishes articles from other pages, fitted on pages of known
+    kind."""
+    known = [known.page.kind not in _UNKNOWN_KINDS for known in examples]
+    values = rows[known]
+    kinds = [
+        example.page.kind for example, is_known in zip(examples, known, strict=True) if is_known
+    ]
+    labels = np.array([float(kind in _ARTICLE_KINDS) for kind in kinds])
+    weights = np.ones(len(kinds))
+    thresholds = borders(values, weights)
+    return fit(binned(values, thresholds), thresholds, labels, weights, growth, seed)
 
 
 def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
@@ -99,7 +134,7 @@ def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[E
 def _opinions(html: str, model: Model, view: PageView) -> list[str]:
     from trafilatura import extract
 
-    likely = model.judge(view) >= 0.5
+    likely = model.judge(view)[0] >= 0.5
     return [
         extract(html, include_comments=False) or "",
         extract(html, include_comments=False, favor_precision=True) or "",
@@ -203,7 +238,11 @@ def _joined(forests: Sequence[Forest]) -> Forest:
 def write(model: Model, path: Path) -> None:
     """Write `model` as arrays; the same model gives the same bytes."""
     arrays: dict[str, np.ndarray] = {}
-    for name, forest in (("first", model.first), ("second", model.second)):
+    for name, forest in (
+        ("first", model.first),
+        ("second", model.second),
+        ("pages", model.pages),
+    ):
         arrays[f"{name}_features"] = forest.features
         arrays[f"{name}_cuts"] = forest.cuts
         arrays[f"{name}_leaves"] = forest.leaves

@@ -101,14 +101,14 @@ def score(pages: Iterable[LabelledPage], texts: Mapping[str, str]) -> dict[str, 
     `wcxb article`."""
     counts: dict[str, list[tuple[int, int, int]]] = {}
     for page in pages:
-        count = _counts(page, texts.get(page.url, ""))
+        count = count_shared(page, texts.get(page.url, ""))
         counts.setdefault(page.set, []).append(count)
         if page.kind != page.set:
             counts.setdefault(f"{page.set} {page.kind}", []).append(count)
     return {name: _score(name.partition(" ")[0], np.array(rows)) for name, rows in counts.items()}
 
 
-def _counts(page: LabelledPage, text: str) -> tuple[int, int, int]:
+def count_shared(page: LabelledPage, text: str) -> tuple[int, int, int]:
     """Numbers of words, 4-grams or snippets: shared by text and truth, in the text, in the
     truth."""
     if page.set == "trafilatura":

@@ -15,6 +15,7 @@ import re
 from owt_pipeline.stages.extract.content.main_content import FAVORS, MOST_BLOCKS, main_content
 from owt_pipeline.stages.extract.content.metadata import Head, read_head, read_metadata
 from owt_pipeline.stages.extract.content.model import Model, load
+from owt_pipeline.stages.extract.content.page_kind import read_page_kind
 from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.stages.extract.html.blocks import ROW
 from owt_pipeline.stages.extract.html.marks import PageRead
@@ -50,8 +51,9 @@ def with_model(model: Model, settings: Settings) -> Extract:
                 if settings.include_tables
                 else [b for b in read.blocks if b.form != ROW]
             )
+            kind = read_page_kind(page.url, read.metas, head)
             content = main_content(
-                found, head, model, FAVORS[settings.favor], comments=settings.include_comments
+                found, kind, model, FAVORS[settings.favor], comments=settings.include_comments
             )
             text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
             left_out = max(len(found) - MOST_BLOCKS, 0) or None

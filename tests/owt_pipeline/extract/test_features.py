@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from benchmarks.extraction_model.examples import name_words
 from owt_pipeline.stages.extract.content.features import PageView, view
-from owt_pipeline.stages.extract.content.model import Odds, contextual, expected_f1, lexical
+from owt_pipeline.stages.extract.content.metadata import read_head
+from owt_pipeline.stages.extract.content.model import (
+    Odds,
+    _of_runs,
+    _overlap,
+    contextual,
+    expected_f1,
+    lexical,
+    page_row,
+)
+from owt_pipeline.stages.extract.content.page_kind import read_page_kind
 from owt_pipeline.stages.extract.html.reader import read_page
 
 PROSE = (
@@ -25,7 +35,7 @@ PAGE = (
 
 def seen(body: str) -> PageView:
     read = read_page(f"<html><body>{body}</body></html>", leaves_navigation=False)
-    return view(read.blocks)
+    return view(read.blocks, read_page_kind("", read.metas, read_head(read)))
 
 
 def test_every_block_has_a_row_and_every_container_a_range() -> None:
@@ -95,6 +105,35 @@ def test_the_expected_f1_is_that_of_the_best_cut() -> None:
     assert expected_f1(weight, p) == pytest.approx(best)
 
 
+def test_runs_of_likely_blocks_have_their_length_and_distances() -> None:
+    page = seen("".join(f"<p>{number} {PROSE}</p>" for number in range(6)))
+    p = np.array([0.1, 0.9, 0.9, 0.2, 0.8, 0.1])
+    mass = np.array([1.0, 9.0, 9.0, 2.0, 8.0, 1.0])
+    (share, lengths, after, before, from_first, to_last), heaviest = _of_runs(mass, p)
+    assert share.tolist() == pytest.approx([1 / 30, 0.6, 0.6, 2 / 30, 8 / 30, 1 / 30])
+    assert lengths.tolist() == [-1, 2, 2, -1, 1, -1]
+    assert after.tolist() == [0, 0, 0, 1, 2, 3]
+    assert before.tolist() == [1, 0, 0, 0, 0, 0]
+    assert from_first.tolist() == [-1, 0, 1, 2, 3, 4]
+    assert to_last.tolist() == [4, 3, 2, 1, 0, -1]
+    assert heaviest == 18
+    assert len(page.texts) == len(p)
+
+
+def test_words_in_common_are_looked_up_for_unsure_blocks_only() -> None:
+    page = seen("<p>green foxes jump<p>green foxes<p>the foxes sleep<p>foxes green")
+    shares = _overlap(page, np.array([0.9, 0.001, 0.5, 0.7]))
+    assert shares.tolist() == [-1, -1, pytest.approx(1 / 3), 1]
+
+
+def test_shared_features_are_the_last_of_every_block() -> None:
+    page = seen(PAGE)
+    assert (page.static[:, -len(page.shared) :] == np.float32(page.shared)).all()
+    values, shared = contextual(page, np.linspace(0, 1, len(page.texts)))
+    assert (values[:, -len(shared) :] == np.float32(shared)).all()
+    assert page_row(page, shared).tolist() == np.float32([*page.shared, *shared]).tolist()
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(
@@ -109,8 +148,8 @@ def test_any_page_has_finite_features(pieces: list[str]) -> None:
     for values in (
         page.static,
         lexical(page, Odds({}, {})),
-        contextual(page, p),
-        contextual(page, 0 * p),
+        contextual(page, p)[0],
+        contextual(page, 0 * p)[0],
     ):
         assert values.shape[0] == len(page.texts)
         assert np.isfinite(values).all()

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.extraction_model.labelled_pages import read_labelled
+from owt_pipeline.stages.extract.content.features import PageView, view
+from owt_pipeline.stages.extract.content.main_content import FAVORS, Cut, _choose, main_content
 from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
+from owt_pipeline.stages.extract.content.model import Model
+from owt_pipeline.stages.extract.content.page_kind import read_page_kind
 from owt_pipeline.stages.extract.extractor import Page, Settings, load
 from owt_pipeline.stages.extract.html.reader import read_page
 
@@ -49,6 +54,68 @@ def test_comments_are_kept_on_request() -> None:
 )  # fmt: skip
 def test_misleading_name_does_not_remove_the_page(wrapper: str) -> None:
     assert SENTENCE.strip() in extract(f"{wrapper}<h1>Foxes</h1>{P}{P}")
+
+
+def page_of(body: str) -> PageView:
+    read = read_page(f"<html><body>{body}</body></html>")
+    return view(read.blocks, read_page_kind("", read.metas, read_head(read)))
+
+
+CUT = Cut(lower=0.4, higher=0.6)
+
+
+@pytest.mark.parametrize(("article", "kept"), [(0.0, 4), (0.4, 3), (1.0, 3)])
+def test_the_cut_rises_with_the_probability_of_an_article(article: float, kept: int) -> None:
+    page = page_of(P * 4)
+    assert _choose(page, np.array([0.9, 0.9, 0.9, 0.45]), CUT, article).sum() == kept
+
+
+def test_the_lower_cut_holds_where_the_higher_would_leave_out_a_third() -> None:
+    page = page_of(P * 3)
+    assert _choose(page, np.array([0.9, 0.45, 0.45]), CUT, 1.0).all()
+    assert _choose(page, np.array([0.9, 0.9, 0.3]), CUT, 1.0).tolist() == [True, True, False]
+
+
+def test_hidden_text_does_not_decide_on_the_cut() -> None:
+    # Of two visible paragraphs one is kept by the higher cut; the hidden ones would make it most.
+    page = page_of(f'{P}{P}<div style="display:none">{P}{P}</div>')
+    keep = _choose(page, np.array([0.9, 0.45, 0.9, 0.9]), Cut(lower=0.4, higher=0.6), 1.0)
+    assert keep.tolist() == [True, True, False, False]
+
+
+COMMENTS = '<div class="comments">' + "".join(
+    f'<div class="comment"><p>{name} agrees: {SENTENCE * 2}</p></div>' for name in ("Ada", "Bo")
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_kept"),
+    [
+        ("https://news.example/2024/05/foxes-and-dogs", False),
+        ("https://news.example/community-forum-on-foxes-opens", False),
+        ("", False),
+        ("https://forum.example/t/foxes-and-dogs/12", True),
+        ("https://example.org/community/foxes-and-dogs", True),
+        ("https://example.org/showthread.php?t=12", True),
+    ],
+)
+def test_comments_stay_on_a_forum_that_calls_itself_an_article(url: str, is_kept: bool) -> None:
+    body = f"<article><h1>Foxes</h1>{P * 4}</article>{COMMENTS}</div>"
+    page = read_page(f'<meta property="og:type" content="article"><body>{body}</body>')
+    kind = read_page_kind(url, page.metas, read_head(page))
+    kept = main_content(page.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
+    assert any("Ada agrees" in block.text for block in kept) == is_kept
+    assert any("Foxes" in block.text for block in kept)
+
+
+class Certain(Model):
+    """A model to which every block surely is main text of an article."""
+
+    def __init__(self) -> None:
+        pass
+
+    def judge(self, page: PageView) -> tuple[np.ndarray, float]:
+        return np.ones(len(page.texts)), 1.0
 
 
 def test_recall_keeps_more_and_precision_less(testdata: Path) -> None:

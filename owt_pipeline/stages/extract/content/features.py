@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from owt_pipeline.stages.extract.content.page_kind import PageKind
 from owt_pipeline.stages.extract.html.blocks import HEADING, ROW, Block, Container
 from owt_pipeline.stages.extract.html.names import (
     CHROME,
@@ -28,17 +29,9 @@ from owt_pipeline.stages.extract.html.names import (
 )
 
 _SOME_FORMS = np.arange(ROW)[:, None]
-_AROUND = (
-    "footer",
-    "form",
-    "ul",
-    "ol",
-    "dl",
-    "blockquote",
-    "article",
-    "main",
-    "section",
-    "noscript",
+_AROUND = tuple(
+    "footer form ul ol dl blockquote article main section noscript"
+    " nav aside header figure table details figcaption button".split()
 )
 _BITS = {tag: 1 << index for index, tag in enumerate(_AROUND)}
 _AROUND_BITS = np.arange(len(_AROUND))[:, None]
@@ -53,7 +46,7 @@ _FAR = 1000
 
 Columns = list[Any]
 """Features: for each an array of one number per block, or one number for the page; or an array
-of several, in rows."""
+of several, in rows, each with one number per block or one for the page."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +68,7 @@ class PageView:
       in_comments (n): whether the names around a block mark it as a reader's comment.
       unshown (n): whether a style or an attribute around a block hides it.
       static (n, features): the features that do not depend on the model.
+      shared: those of the static features that all blocks of the page share.
     """
 
     counts: Counts
@@ -89,10 +83,11 @@ class PageView:
     in_comments: np.ndarray
     unshown: np.ndarray
     static: np.ndarray
+    shared: list[float]
 
 
-def view(blocks: Sequence[Block]) -> PageView:
-    """The page with these blocks."""
+def view(blocks: Sequence[Block], kind: PageKind) -> PageView:
+    """Return the page of this kind with these blocks."""
     containers = _filled(blocks)
     tree = Tree(blocks, containers)
     paths = Paths(containers, tree.parent.tolist())
@@ -106,7 +101,9 @@ def view(blocks: Sequence[Block]) -> PageView:
     heading = np.full(len(blocks), -1)
     heading[1:] = _last(counts.form == HEADING, np.arange(len(blocks)))[:-1]
     of_kind = (kinds & _KIND_FLAGS) != 0
-    columns += _of_headings(blocks)
+    of_headings, num_titles = _of_headings(blocks)
+    shared = [num_titles, *_of_page(counts), *_of_kinds(counts, of_kind), *kind.features]
+    columns += of_headings
     columns += _of_order(counts)
     columns += _of_containers(
         counts, tree, np.array([container.children for container in containers])
@@ -114,6 +111,7 @@ def view(blocks: Sequence[Block]) -> PageView:
     columns += _of_signatures(counts, signatures)
     columns += [(around_bits >> _AROUND_BITS) & 1, of_kind]
     columns += [depth, chrome_depth, content_depth]
+    columns.append(np.array(shared)[:, None])
     return PageView(
         counts=counts,
         tree=tree,
@@ -127,6 +125,7 @@ def view(blocks: Sequence[Block]) -> PageView:
         in_comments=of_kind[2],
         unshown=of_kind[3],
         static=matrix(columns, len(blocks)),
+        shared=shared,
     )
 
 
@@ -232,6 +231,7 @@ def _measure(blocks: Sequence[Block], texts: Sequence[str], lower: bytes) -> tup
     )
     words = np.maximum(spaces + 1.0, np.floor(chars / 12))  # for scripts without spaces
     at_end = _small(text.endswith(_ENDS) for text in texts)
+    firsts = [text[0] for text in texts]
     times = Counter(texts)
     columns = [
         chars,
@@ -243,6 +243,8 @@ def _measure(blocks: Sequence[Block], texts: Sequence[str], lower: bytes) -> tup
         at_end,
         digits / words,
         lines,
+        _small(map(str.isupper, firsts)),
+        _small(map(str.islower, firsts)),
         np.array([times[text] for text in texts]),
         form == _SOME_FORMS,
         np.array([block.images for block in blocks]),
@@ -259,9 +261,9 @@ def _small(values: Iterable[int]) -> np.ndarray:
     return np.frombuffer(bytes(values), dtype=np.uint8)
 
 
-def _of_headings(blocks: Sequence[Block]) -> Columns:
-    """The level of a heading, the distances to the last heading and the first title, and the
-    number of titles."""
+def _of_headings(blocks: Sequence[Block]) -> tuple[Columns, int]:
+    """Return the level of a heading and the distances to the last heading and the first title;
+    and the number of titles."""
     position = np.arange(len(blocks))
     levels = np.array([HEADINGS.get(block.container.tag, 7) for block in blocks])
     titles = np.flatnonzero(levels == 1)
@@ -269,8 +271,7 @@ def _of_headings(blocks: Sequence[Block]) -> Columns:
         levels,
         np.minimum(position - _last(levels < 7, position, -_FAR), _FAR),
         position - titles[0] if len(titles) and titles[0] < _FAR else -_FAR,
-        len(titles),
-    ]
+    ], len(titles)
 
 
 def _last(mask: np.ndarray, position: np.ndarray, otherwise: int = -1) -> np.ndarray:
@@ -306,16 +307,33 @@ def _of_order(counts: Counts) -> Columns:
     last = np.maximum.accumulate(np.where(prose, position, -_FAR))
     following = np.minimum.accumulate(np.where(prose, position, count + _FAR)[::-1])[::-1]
     columns += [np.minimum(position - last, _FAR), np.minimum(following - position, _FAR)]
-    page = [
-        count,
+    return columns
+
+
+def _of_page(counts: Counts) -> list[float]:
+    """Return the numbers of blocks and characters, and the shares of links and prose."""
+    chars, prose = counts.chars, counts.prose
+    total = float(chars.sum())
+    prose_chars = float((chars * prose).sum())
+    return [
+        len(chars),
         total,
-        links.sum() / total,
-        prose_before[-1] / total,
-        prose.sum(),
-        chars.max(),
-        prose_before[-1],
+        float(counts.links.sum()) / total,
+        prose_chars / total,
+        int(prose.sum()),
+        float(chars.max()),
+        prose_chars,
     ]
-    return columns + page
+
+
+def _of_kinds(counts: Counts, of_kind: np.ndarray) -> list[float]:
+    """Return the shares of the page's prose in hidden containers, in boilerplate, in comments and
+    in none of these."""
+    prose = counts.chars * counts.prose
+    all_prose = max(float(prose.sum()), 1.0)
+    shares = [float(prose[kind].sum()) / all_prose for kind in of_kind[:3]]
+    elsewhere = float(prose[~of_kind[:3].any(axis=0)].sum())
+    return [*shares, elsewhere]
 
 
 def _of_containers(counts: Counts, tree: Tree, siblings: np.ndarray) -> Columns:

@@ -1,21 +1,19 @@
 """Selects the blocks of a page's main content: those whose probability by the model exceeds a cut.
 
-The cut depends on the page. If the model is sure of most blocks, doubtful ones are left out; if it
-is unsure of all of them, as on forums and lists, leaving out text costs more than keeping too much.
-So the cut follows from the F1 that the page's best cut is expected to have by the model's own
-probabilities, where words in links count little: a column of a hundred links next to an article
-says nothing about the article.
+The cut depends on the page: it rises with the probability that the page is an article. Around an
+article there is much that looks like text of the article, and on a forum or a list leaving out text
+costs more than keeping too much. Where the higher cut would leave out a large part of the text, the
+model is unsure of the page, and the lower cut holds.
 
 Further rules:
 
 - A table or a list is kept completely or not at all.
 - Prose in surroundings named as a banner, a sidebar or what to read next, and a row of links alone,
   have a lower probability than by the model, if the page has enough other prose.
-- Many links alone are left out next to an article of which they have a third of the words.
 - Hidden text is left out if the page shows about as much.
 - Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept
   once.
-- Readers' comments are left out if there is an article.
+- Readers' comments are left out if there is an article, unless the page is one of a forum.
 - Teasers of other pages, and questions before their answers: `teasers`, `questions`.
 """
 
@@ -27,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from owt_pipeline.stages.extract.content.features import PageView, view
-from owt_pipeline.stages.extract.content.metadata import Head
-from owt_pipeline.stages.extract.content.model import Model, expected_f1
+from owt_pipeline.stages.extract.content.model import Model
+from owt_pipeline.stages.extract.content.page_kind import PageKind
 from owt_pipeline.stages.extract.content.questions import keep_questions
 from owt_pipeline.stages.extract.content.teasers import leave_teasers
 from owt_pipeline.stages.extract.html.blocks import (
@@ -48,42 +46,41 @@ _JOINED_CHARS, _JOINED_SHARE, _JOINED = (
     0.9,
 )  # of a joined block: least length, share of page, share joined
 _ROW_LINKS, _ROW_LINKED = 5, 0.85  # of a row of links: fewest links, and their part of its text
-_LINKED = 0.9  # part by which words in links count less for the cut
 _FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
-_TEASERS, _TEASER_WORDS = (
-    80,
-    0.3,
-)  # next to an article: fewest links alone, and their words for each word of prose
 _SHOWN = 0.7  # least words shown per hidden word
 MOST_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
 
 
-class Cut(NamedTuple):
-    """A block is kept from a probability of the page's expected F1 - `margin` on, limited to
-    `least` and `most`."""
+# If the higher cut keeps less than this share of the words that the lower cut keeps, the lower cut
+# holds.
+_MIN_SHARE_KEPT = 0.7
 
-    margin: float
-    least: float
-    most: float
+
+class Cut(NamedTuple):
+    """The probability from which on a block is kept: `lower` on a page that surely is not an
+    article, `higher` on one that surely is, and between them by the probability of an article."""
+
+    lower: float
+    higher: float
 
 
 FAVORS = {
-    "balanced": Cut(0.30, 0.25, 0.55),
-    "precision": Cut(0.15, 0.45, 0.75),
-    "recall": Cut(0.50, 0.15, 0.35),
+    "balanced": Cut(lower=0.40, higher=0.60),
+    "precision": Cut(lower=0.55, higher=0.75),
+    "recall": Cut(lower=0.20, higher=0.35),
 }
 
 
 def main_content(
-    blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *, comments: bool
+    blocks: Sequence[Block], kind: PageKind, model: Model, cut: Cut, *, comments: bool
 ) -> list[Block]:
-    """The blocks of the main content, in order.
+    """Return the blocks of the main content, in order.
 
     Args:
       blocks: those of the page.
-      head: what the page says of itself.
+      kind: what the page's URL and metadata say of its kind.
       model: the model of blocks.
       cut: one of FAVORS.
       comments: whether readers' comments belong to the content.
@@ -91,17 +88,14 @@ def main_content(
     blocks = blocks[:MOST_BLOCKS]
     if not blocks:
         return []
-    page = view(blocks)
-    p = np.maximum(model.judge(page) - _secondary(page, blocks), 0)
-    likely = _together(page, p)
-    f1 = expected_f1(page.counts.words * (1 - _LINKED * page.counts.links / page.counts.chars), p)
-    keep = likely >= min(max(f1 - cut.margin, cut.least), cut.most)
-    _leave_teasers(page, keep)
-    _leave_hidden(page, keep)
+    page = view(blocks, kind)
+    p, article = model.judge(page)
+    p = np.maximum(p - _secondary(page, blocks), 0)
+    keep = _choose(page, _together(page, p), cut, article)
     if comments:
         keep |= page.in_comments & page.counts.prose
-    elif not head.is_forum:
-        _leave_comments(page, head, keep)
+    elif not kind.is_forum:
+        _leave_comments(page, kind, keep)
     leave_teasers(blocks, keep)
     keep_questions(blocks, keep)
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays])
@@ -109,6 +103,21 @@ def main_content(
         while kept[-1].form == HEADING:
             kept.pop()  # it heads nothing
     return kept
+
+
+def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarray:
+    """Return which blocks are kept by their probability `p` and that of an article."""
+    at_lower = p >= cut.lower
+    at_cut = p >= cut.lower + (cut.higher - cut.lower) * article
+    # The lower cut decides on hidden text for both: of a tiny page the higher one may keep so
+    # little that the hidden text looks like what a script shows.
+    is_left_out = _is_left_hidden(page, at_lower)
+    at_lower &= ~is_left_out
+    at_cut &= ~is_left_out
+    words = page.counts.words
+    if words[at_cut].sum() < _MIN_SHARE_KEPT * words[at_lower].sum():
+        return at_lower
+    return at_cut
 
 
 def _secondary(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
@@ -184,33 +193,22 @@ def _together(page: PageView, p: np.ndarray) -> np.ndarray:
     return p
 
 
-def _leave_teasers(page: PageView, keep: np.ndarray) -> None:
-    """Leave out a column of links next to an article: on an unsure page, the cut may be below
-    both."""
-    counts = page.counts
-    teasers = keep & (counts.links >= _LINKED * counts.chars) & (counts.form != HEADING)
-    prose = counts.words[keep & ~teasers & counts.prose].sum()
-    if (
-        teasers.sum() >= _TEASERS
-        and counts.words[teasers].sum() >= _TEASER_WORDS * prose >= _TEASER_WORDS * _LEAST_ARTICLE
-    ):
-        keep[teasers] = False
-
-
-def _leave_comments(page: PageView, head: Head, keep: np.ndarray) -> None:
+def _leave_comments(page: PageView, kind: PageKind, keep: np.ndarray) -> None:
     """Leave out readers' comments on an article: the page says that it is one, or has few
     comments."""
     comments = page.in_comments & keep
     others = page.counts.words[keep & ~comments].sum()
     if others >= _LEAST_ARTICLE and (
-        head.is_article or others >= _FEW_COMMENTS * page.counts.words[comments].sum()
+        kind.is_article or others >= _FEW_COMMENTS * page.counts.words[comments].sum()
     ):
         keep[comments] = False
 
 
-def _leave_hidden(page: PageView, keep: np.ndarray) -> None:
-    """Leave out text hidden by style or attribute, unless there is more of it than visible text:
-    a script shows it."""
-    hidden = page.unshown & keep
-    if page.counts.words[keep & ~hidden].sum() >= _SHOWN * page.counts.words[hidden].sum():
-        keep[hidden] = False
+def _is_left_hidden(page: PageView, keep: np.ndarray) -> np.ndarray:
+    """Return which blocks of `keep` are left out, since a style or an attribute hides them; none
+    if there is more of them than visible text, since a script shows them then."""
+    hidden: np.ndarray = page.unshown & keep
+    words = page.counts.words
+    if words[keep & ~hidden].sum() < _SHOWN * words[hidden].sum():
+        return np.zeros_like(hidden)
+    return hidden

@@ -12,7 +12,6 @@ before and after.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -37,18 +36,21 @@ PATH = Path(__file__).with_name("model.npz")
 
 @dataclass(frozen=True)
 class Model:
-    """The forest of each pass, and the log-odds of words."""
+    """The forest of each pass, the forest of pages, and the log-odds of words."""
 
     first: Forest
     second: Forest
+    pages: Forest
     odds: Odds
 
-    def judge(self, page: PageView) -> np.ndarray:
-        """The probability of each block."""
+    def judge(self, page: PageView) -> tuple[np.ndarray, float]:
+        """Return the probability of each block, and that the page is an article."""
         values = np.concatenate((page.static.T, lexical(page, self.odds).T))
         p = probabilities(self.first, values.T)
-        values = np.concatenate((values, contextual(page, p).T))
-        return probabilities(self.second, values.T)
+        surroundings, shared = contextual(page, p)
+        values = np.concatenate((values, surroundings.T))
+        article = probabilities(self.pages, page_row(page, shared)[None])
+        return probabilities(self.second, values.T), float(article[0])
 
 
 @lru_cache(maxsize=1)
@@ -66,7 +68,8 @@ def read(path: Path) -> Model:
     """The model in a file written by `benchmarks/extraction_model/fitting.py`."""
     with np.load(path, allow_pickle=False) as arrays:
         odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
-        return Model(_forest(arrays, "first"), _forest(arrays, "second"), odds)
+        first, second, pages = (_forest(arrays, name) for name in ("first", "second", "pages"))
+        return Model(first, second, pages, odds)
 
 
 def _forest(arrays: Mapping[str, np.ndarray], name: str) -> Forest:
@@ -85,6 +88,10 @@ _NAMES_KNOWN = 50_000
 _NO_KNOWN_WORD = (0.0, 0.0, 0.0)
 _SHORT = 160  # characters up to which a text's words have log-odds
 _START = 50  # words of a block that are looked up in others
+_MAX_SHORT_WORD = 3  # characters of a word that any text may contain
+# From the first probability on, a block surely is main text; up to the second, it surely is not.
+_SURE = 0.7
+_UNLIKELY = 0.02
 
 
 def lexical(page: PageView, odds: Odds) -> np.ndarray:
@@ -174,9 +181,14 @@ class Odds:
         return found
 
 
-def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
-    """Features (n, features) of each block's surroundings from the probabilities `p` (n) of the
-    first pass."""
+def page_row(page: PageView, shared: list[float]) -> np.ndarray:
+    """Return what the forest of pages sees: the features that all blocks of a page share."""
+    return np.array([*page.shared, *shared], dtype=np.float32)
+
+
+def contextual(page: PageView, p: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """Return features (n, features) of each block's surroundings from the probabilities `p` (n) of
+    the first pass, and those of them that all blocks share."""
     weight, tree = page.counts.words, page.tree
     mass = weight * p
     columns: Columns = [p]
@@ -193,24 +205,57 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
     for around in windows(np.array((mass, weight)), (1, 2, 5, 10)):
         columns.append(around[0] / np.maximum(around[1], 1))
     columns += shifts(p[None], (1, -1, 2, -2))
+    of_runs, heaviest = _of_runs(mass, p)
+    columns += of_runs
+    total_weight = max(float(weights[0]), 1.0)
+    shared = [heaviest / total]
     for share in (0.5, 0.8, 0.95):
         target = int(np.flatnonzero(masses >= share * masses[0])[-1])
         columns.append(_distance(tree, target)[tree.home])
-        columns.append(weights[target] / max(float(weights[0]), 1.0))
+        shared.append(float(weights[target]) / total_weight)
     before = mass.cumsum()
     columns += [before / total, (before - mass) / total]
+    in_comments = float(mass[page.in_comments].sum())
     unsure = float((mass * (1 - p)).sum())
-    columns += [
+    shared += [
         expected_f1(weight, p),
         total / max(float(weight.sum()), 1.0),
-        p.max(),
+        float(p.max()),
         total,
         unsure / total,
+        in_comments / total,
+        float(masses[0]) - in_comments,
     ]
-    in_comments = float(mass[page.in_comments].sum())
-    columns += [in_comments / total, float(masses[0]) - in_comments]
     columns.append(_overlap(page, p))
-    return matrix(columns, len(p))
+    columns.append(np.array(shared)[:, None])
+    return matrix(columns, len(p)), shared
+
+
+def _of_runs(mass: np.ndarray, p: np.ndarray) -> tuple[Columns, float]:
+    """Return features of runs of likely blocks: the mass and length of the block's own run, and
+    the distances to the heaviest run and to the ends of all; and the mass of the heaviest run."""
+    count = len(p)
+    position = np.arange(count)
+    likely = p > 0.5
+    starts = np.flatnonzero(np.concatenate(([True], likely[1:] != likely[:-1])))
+    lengths = np.diff(starts, append=count)
+    run = np.repeat(np.arange(len(starts)), lengths)
+    masses = np.bincount(run, mass)
+    likely_masses = np.where(likely[starts], masses, 0.0)
+    heaviest = int(likely_masses.argmax())
+    begin = int(starts[heaviest])
+    end = begin + int(lengths[heaviest]) - 1
+    likely_blocks = np.flatnonzero(likely)
+    first, last = (likely_blocks[0], likely_blocks[-1]) if len(likely_blocks) else (0, count - 1)
+    total = max(float(mass.sum()), 1e-6)
+    return [
+        (masses / total)[run],
+        np.where(likely[starts], lengths, -lengths)[run],
+        np.maximum(position - end, 0),
+        np.maximum(begin - position, 0),
+        position - first,
+        last - position,
+    ], float(likely_masses[heaviest])
 
 
 def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
@@ -222,24 +267,16 @@ def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
 
 
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
-    """The share of the words at a block's start that are long and occur in other blocks that
-    surely are main text."""
-    sure = (p > 0.7).tolist()
-    times = Counter(chain.from_iterable(map(set, compress(page.words, sure))))
-    in_some, in_two = (
-        {word for word, n in times.items() if n >= least and len(word) > 3} for least in (1, 2)
-    )
-    starts = [words[:_START] for words in page.words]
-    known = [
-        in_two if likely else in_some for likely in sure
-    ]  # the words of sure blocks must occur in another one
-    pairs = zip(starts, known, strict=True)
-    return np.array(
-        [
-            sum(map(some.__contains__, start)) / len(start) if start else -1.0
-            for start, some in pairs
-        ]
-    )
+    """Return the share of the words at an unsure block's start that are long and occur in blocks
+    that surely are main text; -1 for sure blocks, which need no look-up."""
+    sure_words = set().union(*compress(page.words, (p > _SURE).tolist()))
+    known = {word for word in sure_words if len(word) > _MAX_SHORT_WORD}
+    shares = np.full(len(p), -1.0)
+    for index in np.flatnonzero((p > _UNLIKELY) & (p <= _SURE)).tolist():
+        start = page.words[index][:_START]
+        if start:
+            shares[index] = sum(map(known.__contains__, start)) / len(start)
+    return shares
 
 
 def _distance(tree: Tree, target: int) -> np.ndarray:

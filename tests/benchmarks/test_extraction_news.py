@@ -1,0 +1,56 @@
+"""News on which extraction is judged only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.extraction_model import labelled_pages
+from benchmarks.extraction_model.labelled_pages import LabelledPage
+from benchmarks.extraction_model.news import FILE, read_news, score_news
+
+
+def page(truth: str) -> LabelledPage:
+    return LabelledPage("fundus", "http://a.example/", "", "fundus", truth)
+
+
+def test_words_count_without_case_and_as_often_as_they_occur() -> None:
+    found = score_news([page("The cat and the end")], ["the CAT, the dog"])
+    # shared: the, the, cat; the text has 4 words and the truth 5
+    assert found["f1"] == pytest.approx(2 * 3 / (4 + 5))
+    assert found["junk"] == pytest.approx(1 / 4)
+    assert found["lost"] == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize(
+    ("truth", "text", "f1"),
+    [
+        ("東京都", "東京", 2 * 2 / 5),
+        ("서울시", "서울", 2 * 2 / 5),
+        ("これはペン", "それはペン", 2 * 4 / 10),
+        ("iPhone東京", "iphone 東京", 1.0),
+        ("Köln liegt", "köln liegt", 1.0),
+        ("Київ", "Київ", 1.0),
+    ],
+)
+def test_chinese_japanese_and_korean_are_compared_by_characters(
+    truth: str, text: str, f1: float
+) -> None:
+    assert score_news([page(truth)], [text])["f1"] == pytest.approx(f1)
+
+
+def test_f1_is_the_mean_of_pages_and_junk_that_of_words() -> None:
+    found = score_news([page("one two"), page("a")], ["one two", "b"])
+    assert found == {
+        "f1": pytest.approx(0.5),
+        "junk": pytest.approx(1 / 3),
+        "lost": pytest.approx(1 / 3),
+    }
+
+
+def test_news_are_not_among_the_pages_that_models_are_fitted_on(testdata: Path) -> None:
+    assert all(FILE not in files for files in labelled_pages.FILES.values())
+    pages = read_news(testdata / "web")
+    assert len(pages) == 254
+    assert all(page.truth for page in pages)
