@@ -88,10 +88,12 @@ def _repairs(options: Options) -> Options:
 
 @functools.lru_cache(maxsize=1)  # a process reads the evaluation sets once
 def _read_sets(sets: EvaluationSets, options: Options) -> tuple[np.ndarray, list[SetSize]]:
+    hashes = [_hashed([])]
+    sizes: list[SetSize] = []
+    if not sets:
+        return hashes[0], sizes
     from owt_pipeline.stages.clean.repair import repair  # ftfy is slow to import
 
-    hashes = [_hashed([])]
-    sizes = []
     for uri, _ in sets:
         num_texts = num_short = 0
         for strings in texts_of(uri):

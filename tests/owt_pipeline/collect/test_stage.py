@@ -323,7 +323,7 @@ def test_a_line_over_the_limit_is_an_error_without_allow_damaged(
 
 
 def test_broken_archives_are_an_error_without_allow_damaged(testdata: Path, tmp_path: Path) -> None:
-    archives = str(testdata / "warc" / "*" / "*arc*")
+    archives = str(testdata / "warc" / "*" / "*.warc*")
     with pytest.raises(
         UserError, match=r"broken records, the first is the record at byte .*; expected a complete"
     ):
