@@ -61,13 +61,18 @@ def test_sentences_in_place_of_embeds_are_left_out(
     "sentence",
     [
         # Nothing in it asks for consent: a refrain.
-        ("<p class=refrain>And the ferry will sail, and the ferry will sail.</p>",) * 3,
+        ("<p class=refrain>And the river runs on, and the river runs on.</p>",) * 3,
         # Once, it may be the article's own.
         ("<p>The council asks for the consent of all owners of boats.</p>",),
         # About different things.
         (
-            "<p>The fishermen accept the plan for the eastern quay.</p>",
-            "<p>Nobody would accept a bridge that is closed in winter.</p>",
+            "<p>The fishermen accept the plan for the new market.</p>",
+            "<p>Nobody would accept a road that is closed in winter.</p>",
+        ),
+        # Paragraphs as all others.
+        (
+            "<p>Fields of this kind accept a number of further arguments, named below.</p>",
+            "<p>Links of this kind accept a number of further arguments, named below.</p>",
         ),
     ],
 )
@@ -86,11 +91,11 @@ def test_a_list_of_cookies_in_a_policy_stays() -> None:
 @pytest.mark.parametrize(
     "credits",
     [
-        "<p>Photo: Ada Bruun / Coast Herald</p><p>Photo by Jon Vik</p>",
-        "<ul><li>Jon Vik/Getty Images</li><li>Zoë Lind/AFP via Getty Images</li></ul>",
-        "<div><img src=a><span>Foto: Ada Bruun</span><br><br></div><div>© Jon Vik</div>",
-        "<div><img src=a>Myndir: Ada Bruun</div><div><img src=b>Myndir: Jon Vik</div>"
-        "<div><img src=c>Myndir: Zoë Lind</div>",
+        "<p>Photo: Eva Moen / Valley Post</p><p>Photo by Tom Berg</p>",
+        "<ul><li>Tom Berg/Getty Images</li><li>Pia Lund/AFP via Getty Images</li></ul>",
+        "<div><img src=a><span>Foto: Eva Moen</span><br><br></div><div>© Tom Berg</div>",
+        "<div><img src=a>Myndir: Eva Moen</div><div><img src=b>Myndir: Tom Berg</div>"
+        "<div><img src=c>Myndir: Pia Lund</div>",
     ],
 )
 def test_rows_of_photo_credits_are_left_out(credits: str) -> None:
@@ -101,9 +106,9 @@ def test_rows_of_photo_credits_are_left_out(credits: str) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        "<p>Director: Ada Bruun</p><p>Photography: Jon Vik</p><p>Music: Zoë Lind</p>",
-        "<p>Winner: Ada Bruun</p><p>Winner: Jon Vik</p><p>Winner: Zoë Lind</p>",
-        "<p>Photo: Ada Bruun</p>",
+        "<p>Director: Eva Moen</p><p>Photography: Tom Berg</p><p>Music: Pia Lund</p>",
+        "<p>Winner: Eva Moen</p><p>Winner: Tom Berg</p><p>Winner: Pia Lund</p>",
+        "<p>Photo: Eva Moen</p>",
         "<p>Photography began on the islands in 1862.</p><p>Photographs were dear then.</p>",
         "<p>Image processing</p><p>Image recognition</p><p>Picture books</p>",
     ],
@@ -116,12 +121,12 @@ def test_other_short_lines_in_a_row_stay(lines: str) -> None:
 @pytest.mark.parametrize(
     "reference",
     [
-        "<p>See also: <a href=/1>A bridge to the northern cape</a></p>",
-        "<p><strong><a href=/1>Lesen Sie auch: Eine Brücke zum Nordkap</a></strong></p>",
-        "<div>LIRE AUSSI &gt; <a href=/1>Un pont vers le cap du nord</a></div>",
-        "<blockquote>&gt;&gt; Читайте также: <a href=/1>Мост на северный мыс</a></blockquote>",
-        "<p>See also:</p><ul><li><a href=/1>A bridge to the cape</a>"
-        "<li><a href=/2>Storm on the old quay</a></ul>",
+        "<p>See also: <a href=/1>A road to the northern cape</a></p>",
+        "<p><strong><a href=/1>Lesen Sie auch: Ein Weg zum Nordkap</a></strong></p>",
+        "<div>LIRE AUSSI &gt; <a href=/1>Une route vers le cap du nord</a></div>",
+        "<blockquote>&gt;&gt; Читайте также: <a href=/1>Дорога на северный мыс</a></blockquote>",
+        "<p>See also:</p><ul><li><a href=/1>A road to the cape</a>"
+        "<li><a href=/2>Storm on the lake</a></ul>",
     ],
 )
 def test_references_to_other_articles_are_left_out(reference: str) -> None:
@@ -131,7 +136,7 @@ def test_references_to_other_articles_are_left_out(reference: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "<p>Source: <a href=/1>A bridge to the northern cape</a></p>",
+        "<p>Source: <a href=/1>A road to the northern cape</a></p>",
         "<p>See also the <a href=/1>map of the northern cape</a> in the second chapter.</p>",
         "<p>See also: <a href=/1>open</a></p>",
         "<p>Related: the bridge to the northern cape was never built, say the owners.</p>",
@@ -187,8 +192,8 @@ def test_parts_of_one_text_and_lists_of_articles_stay(page: str) -> None:
 
 def test_a_short_text_keeps_credits_and_references() -> None:
     html = (
-        f"{PARAGRAPHS[0]}<p>Photo: Ada Bruun</p><p>Photo: Jon Vik</p>"
-        "<p>See also: <a href=/1>A bridge to the northern cape</a></p>"
+        f"{PARAGRAPHS[0]}<p>Photo: Eva Moen</p><p>Photo: Tom Berg</p>"
+        "<p>See also: <a href=/1>A road to the northern cape</a></p>"
     )
 
     def leave(blocks: Sequence[Block], keep: np.ndarray) -> None:

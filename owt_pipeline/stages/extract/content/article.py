@@ -3,6 +3,7 @@ paragraphs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from owt_pipeline.stages.extract.html.blocks import HEADING, Block, Container
@@ -13,6 +14,7 @@ _MIN_ARTICLE_SHARE = 0.7  # of the words of prose
 _MIN_PARAGRAPHS = 3
 _MIN_PROSE_CHARS = 80
 _MAX_PROSE_LINKED_SHARE = 0.4
+_DIGITS = re.compile(r"\d+")
 
 
 def article_of(blocks: Sequence[Block]) -> tuple[Container, int] | None:
@@ -49,6 +51,11 @@ def is_prose(block: Block) -> bool:
 def num_words(block: Block) -> int:
     """Return the number of words between single spaces."""
     return block.text.count(" ") + 1
+
+
+def key_of(container: Container) -> tuple[Container | None, str, str]:
+    """Return what siblings of one kind have in common: parent, tag and first class."""
+    return container.parent, container.tag, _DIGITS.sub("", container.names.partition(" ")[0])
 
 
 def holds(container: Container, other: Container) -> bool:

@@ -22,6 +22,7 @@ from owt_pipeline.stages.extract.content.article import (
     MIN_ARTICLE_WORDS,
     holds,
     is_prose,
+    key_of,
     num_words,
 )
 from owt_pipeline.stages.extract.html.blocks import (
@@ -105,7 +106,7 @@ _TITLE_TAGS = frozenset(("h1", "h2"))
 _MAX_TITLES, _MAX_DEPTH = 20, 30  # titles, and containers around one, that are looked at
 _MAX_LINES_BEFORE_TEXT, _MAX_DATE_CHARS = 6, 60
 _DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
-_DIGITS = re.compile(r"\d+")
+_TAGS_OF_PARTS = frozenset(("section", "h1", "h2", "li"))  # titles themselves, or parts of a text
 
 
 def leave_asides(blocks: Sequence[Block], keep: np.ndarray, *, is_article: bool) -> None:
@@ -133,20 +134,30 @@ def _kept(keep: np.ndarray) -> list[int]:
 def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     """Clear `keep` of sentences that ask for consent in place of embedded content.
 
-    They repeat with no more than the name of the service changed, and stand between other text.
+    They repeat between other text: the same sentence, or, in elements of another kind than the
+    article's paragraphs, one with no more than the name of the service changed.
     """
     if not any(_asks_for_consent(blocks[index]) for index in _kept(keep)):
         return
     candidates = [index for index, block in enumerate(blocks) if _asks_for_consent(block)]
     if len(candidates) > _MAX_CANDIDATES:
         return
-    word_sets = [frozenset(blocks[index].text.lower().split()) for index in candidates]
+    article_keys = {
+        key_of(blocks[index].container)
+        for index in _kept(keep)
+        if is_prose(blocks[index]) and not _asks_for_consent(blocks[index])
+    }
+    texts = [blocks[index].text.lower() for index in candidates]
+    word_sets = [frozenset(text.split()) for text in texts]
+    is_apart = [key_of(blocks[index].container) not in article_keys for index in candidates]
     repeated: set[int] = set()
     is_in_row = False
-    for (first, words), (second, others) in combinations(
-        zip(candidates, word_sets, strict=True), 2
-    ):
-        if len(words & others) >= _MIN_WORDS_IN_COMMON * max(len(words), len(others)):
+    for one, other in combinations(range(len(candidates)), 2):
+        are_apart = is_apart[one] and is_apart[other]
+        if texts[one] == texts[other] or (
+            are_apart and _are_similar(word_sets[one], word_sets[other])
+        ):
+            first, second = candidates[one], candidates[other]
             repeated.update((first, second))
             is_in_row |= not keep[first + 1 : second].any()
     kept = sorted(index for index in repeated if keep[index])
@@ -155,6 +166,10 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     words_kept = sum(num_words(blocks[index]) for index in kept)
     if not is_in_row and words_kept <= _MAX_PLACEHOLDER_SHARE * prose:
         keep[kept] = False
+
+
+def _are_similar(words: frozenset[str], others: frozenset[str]) -> bool:
+    return len(words & others) >= _MIN_WORDS_IN_COMMON * max(len(words), len(others))
 
 
 def _asks_for_consent(block: Block) -> bool:
@@ -304,10 +319,11 @@ def _siblings(one: Container, other: Container) -> tuple[Container, Container] |
 
 def _is_story(first: Container, other: Container, title: Block) -> bool:
     """Return whether two siblings are of one kind that has titles: they are not the titles."""
-    if first.tag != other.tag or first.tag in ("section", "h1", "h2", "li"):
+    if first.tag in _TAGS_OF_PARTS:
         return False
-    names = [_DIGITS.sub("", one.names.partition(" ")[0]) for one in (first, other)]
-    if names[0] != names[1] or not (names[0] or first.tag == "article"):
+    if key_of(first)[1:] != key_of(other)[1:]:
+        return False
+    if first.tag != "article" and not first.names:
         return False
     return title.container.tag == "h1" or (first.tag == "article" and title.link_chars > 0)
 
