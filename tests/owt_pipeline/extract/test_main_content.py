@@ -83,6 +83,16 @@ def test_hidden_text_does_not_decide_on_the_cut() -> None:
     assert keep.tolist() == [True, True, False, False]
 
 
+@pytest.mark.parametrize("empty", ["&zwj;", "&#8203;<br>&#8203;", "\ufeff", "&zwnj; &shy;"])
+def test_paragraphs_without_visible_characters_are_left_out(empty: str) -> None:
+    body = f"<h1>Foxes</h1>{P}<p>{empty}</p>{P}<p>👩‍🚀</p><p>می‌خواهم</p>"
+    page = read_page(f"<html><body>{body}</body></html>")
+    kind = read_page_kind("", page.metas, read_head(page))
+    kept = main_content(page.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
+    text = (SENTENCE * 3).strip()
+    assert [block.text for block in kept] == ["Foxes", text, text, "👩‍🚀", "می‌خواهم"]
+
+
 COMMENTS = '<div class="comments">' + "".join(
     f'<div class="comment"><p>{name} agrees: {SENTENCE * 2}</p></div>' for name in ("Ada", "Bo")
 )

@@ -241,7 +241,8 @@ def leave_references(blocks: Sequence[Block], keep: np.ndarray) -> None:
         if _label_of(block) in _LABELS:
             keep[index] = False
         elif not block.link_chars and _plain_label(block.text) in _LABELS:
-            references = _titles_after(blocks, kept[position + 1 :])
+            following = kept[position + 1 : position + _MAX_REFERENCES + 2]
+            references = _titles_after(blocks, following)
             if references:
                 keep[[index, *references]] = False
 

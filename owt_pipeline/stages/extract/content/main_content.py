@@ -55,6 +55,8 @@ _FEW_COMMENTS = 3  # least words of other text per word of comments on a page th
 _MIN_SHARE_OF_COMMENTS, _MIN_PARAGRAPHS_BEFORE_COMMENTS = 0.3, 4
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
 _MIN_ARTICLE_PROBABILITY = 0.5  # by the model, of a page that has further articles below its own
+_INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u200e\u200f\u2060\ufeff \n"
+_MAX_INVISIBLE_CHARS = 10
 _SHOWN = 0.7  # least words shown per hidden word
 MOST_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
@@ -106,11 +108,17 @@ def main_content(
     leave_teasers(blocks, keep, is_declared=kind.is_article)
     leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
     keep_questions(blocks, keep)
-    kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays])
+    kept = _once([blocks[index] for index in np.flatnonzero(keep) if _is_visible(blocks[index])])
     if any(block.form != HEADING for block in kept):
         while kept[-1].form == HEADING:
             kept.pop()  # it heads nothing
     return kept
+
+
+def _is_visible(block: Block) -> bool:
+    """Return whether a block has more than characters without width, with which editors of pages
+    fill empty paragraphs."""
+    return block.chars > _MAX_INVISIBLE_CHARS or bool(block.text.strip(_INVISIBLE))
 
 
 def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarray:
