@@ -13,6 +13,7 @@ structure: a refrain repeats, and a label with a linked title may name a source.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations, dropwhile, groupby, islice
 
@@ -46,6 +47,7 @@ _CONSENT_STEMS = tuple(
 )
 _MIN_PLACEHOLDER_CHARS, _MAX_PLACEHOLDER_CHARS = 30, 600
 _MIN_WORDS_IN_COMMON = 0.75
+_NUM_SAME_CHARS = 10
 _MAX_CANDIDATES = 200  # comparing takes the square
 _MAX_PLACEHOLDER_SHARE = 0.4  # of the words of prose
 _NO_PLACEHOLDER_FORMS = _NO_LINE_FORMS | {ITEM}
@@ -58,10 +60,9 @@ _CREDIT = re.compile(
     r"|©|\(c\))",
     re.IGNORECASE,
 )
-_AGENCY = re.compile(
-    r"(?:getty(?: images)?|reuters|afp|\bap|\bap photo|\bdpa|\bepa|shutterstock|istock|alamy"
-    r"|unsplash|imago|press association|xinhua)\W*$",
-    re.IGNORECASE,
+_AGENCIES = (
+    *("getty images", "/getty", "via getty", "reuters", "/afp", "/ap", "/dpa", "/epa", "/imago"),
+    *("ap photo", "shutterstock", "istock", "alamy", "unsplash", "press association", "xinhua"),
 )
 _LABELLED_NAME = re.compile(r"(\w[\w ]{0,20}?) ?[:：] ?(\S.*)")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -98,6 +99,7 @@ _LABELS = frozenset(
 )
 _LABELLED_LINK = re.compile(r"\W*([^\W\d_][^:：>»|]{1,39}?)\s*[:：>»|–—]+\s*(\S.*)", re.DOTALL)
 _MIN_LINKED_SHARE = 0.9  # of the text after a label
+_MAX_LABEL_CHARS = 40
 _MIN_TITLE_CHARS, _MAX_REFERENCE_CHARS = 12, 300
 _MAX_REFERENCES = 6  # below one label
 
@@ -137,10 +139,22 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     They repeat between other text: the same sentence, or, in elements of another kind than the
     article's paragraphs, one with no more than the name of the service changed.
     """
-    if not any(_asks_for_consent(blocks[index]) for index in _kept(keep)):
-        return
-    candidates = [index for index, block in enumerate(blocks) if _asks_for_consent(block)]
-    if len(candidates) > _MAX_CANDIDATES:
+    sized = [
+        index
+        for index, block in enumerate(blocks)
+        if _MIN_PLACEHOLDER_CHARS <= block.chars <= _MAX_PLACEHOLDER_CHARS
+    ]
+    # Sentences with another service begin or end with the same letters; few others do, so few
+    # texts have to be searched for words.
+    starts = Counter(blocks[index].text[:_NUM_SAME_CHARS] for index in sized)
+    ends = Counter(blocks[index].text[-_NUM_SAME_CHARS:] for index in sized)
+    candidates = []
+    for index in sized:
+        text = blocks[index].text
+        is_repeated = starts[text[:_NUM_SAME_CHARS]] > 1 or ends[text[-_NUM_SAME_CHARS:]] > 1
+        if is_repeated and _asks_for_consent(blocks[index]):
+            candidates.append(index)
+    if len(candidates) > _MAX_CANDIDATES or not keep[candidates].any():
         return
     article_keys = {
         key_of(blocks[index].container)
@@ -173,9 +187,7 @@ def _are_similar(words: frozenset[str], others: frozenset[str]) -> bool:
 
 
 def _asks_for_consent(block: Block) -> bool:
-    if not _MIN_PLACEHOLDER_CHARS <= block.chars <= _MAX_PLACEHOLDER_CHARS:
-        return False
-    if block.form in _NO_PLACEHOLDER_FORMS:
+    if block.form in _NO_PLACEHOLDER_FORMS or block.chars > _MAX_PLACEHOLDER_CHARS:
         return False
     text = block.text.lower()
     return any(stem in text for stem in _CONSENT_STEMS)
@@ -206,7 +218,11 @@ def _runs(indexes: Sequence[int], values: Sequence[object]) -> Iterator[list[int
 def _is_credit(block: Block) -> bool:
     if not _is_credit_sized(block):
         return False
-    return _CREDIT.match(block.text) is not None or _AGENCY.search(block.text) is not None
+    return _CREDIT.match(block.text) is not None or _is_of_agency(block.text)
+
+
+def _is_of_agency(text: str) -> bool:
+    return text.lower().replace("/ ", "/").rstrip(" .)]").endswith(_AGENCIES)
 
 
 def _is_credit_sized(block: Block) -> bool:
@@ -240,7 +256,11 @@ def leave_references(blocks: Sequence[Block], keep: np.ndarray) -> None:
             continue
         if _label_of(block) in _LABELS:
             keep[index] = False
-        elif not block.link_chars and _plain_label(block.text) in _LABELS:
+        elif (
+            block.chars <= _MAX_LABEL_CHARS
+            and not block.link_chars
+            and (_plain_label(block.text) in _LABELS)
+        ):
             following = kept[position + 1 : position + _MAX_REFERENCES + 2]
             references = _titles_after(blocks, following)
             if references:

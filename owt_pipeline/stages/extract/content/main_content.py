@@ -108,7 +108,8 @@ def main_content(
     leave_teasers(blocks, keep, is_declared=kind.is_article)
     leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
     keep_questions(blocks, keep)
-    kept = _once([blocks[index] for index in np.flatnonzero(keep) if _is_visible(blocks[index])])
+    kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays])
+    kept = [block for block in kept if _is_visible(block)]
     if any(block.form != HEADING for block in kept):
         while kept[-1].form == HEADING:
             kept.pop()  # it heads nothing
