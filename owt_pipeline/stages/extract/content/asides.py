@@ -139,26 +139,26 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     They repeat between other text: the same sentence, or, in elements of another kind than the
     article's paragraphs, one with no more than the name of the service changed.
     """
-    sized = [
-        index
-        for index, block in enumerate(blocks)
-        if _MIN_PLACEHOLDER_CHARS <= block.chars <= _MAX_PLACEHOLDER_CHARS
-    ]
+    kept = _kept(keep)
+    kept_text = "\n".join([blocks[index].text for index in kept]).lower()
+    if not any(stem in kept_text for stem in _CONSENT_STEMS):
+        return
     # Sentences with another service begin or end with the same letters; few others do, so few
     # texts have to be searched for words.
-    starts = Counter(blocks[index].text[:_NUM_SAME_CHARS] for index in sized)
-    ends = Counter(blocks[index].text[-_NUM_SAME_CHARS:] for index in sized)
+    between = range(kept[0], kept[-1] + 1)
+    starts = Counter([blocks[index].text[:_NUM_SAME_CHARS] for index in between])
+    ends = Counter([blocks[index].text[-_NUM_SAME_CHARS:] for index in between])
     candidates = []
-    for index in sized:
+    for index in between:
         text = blocks[index].text
         is_repeated = starts[text[:_NUM_SAME_CHARS]] > 1 or ends[text[-_NUM_SAME_CHARS:]] > 1
         if is_repeated and _asks_for_consent(blocks[index]):
             candidates.append(index)
-    if len(candidates) > _MAX_CANDIDATES or not keep[candidates].any():
+    if not 2 <= len(candidates) <= _MAX_CANDIDATES:
         return
     article_keys = {
         key_of(blocks[index].container)
-        for index in _kept(keep)
+        for index in kept
         if is_prose(blocks[index]) and not _asks_for_consent(blocks[index])
     }
     texts = [blocks[index].text.lower() for index in candidates]
@@ -174,12 +174,12 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
             first, second = candidates[one], candidates[other]
             repeated.update((first, second))
             is_in_row |= not keep[first + 1 : second].any()
-    kept = sorted(index for index in repeated if keep[index])
+    placeholders = [index for index in repeated if keep[index]]
     # Descriptions of cookies, in a policy on them, follow each other and are most of the text.
-    prose = sum(num_words(blocks[index]) for index in _kept(keep) if is_prose(blocks[index]))
-    words_kept = sum(num_words(blocks[index]) for index in kept)
-    if not is_in_row and words_kept <= _MAX_PLACEHOLDER_SHARE * prose:
-        keep[kept] = False
+    prose = sum(num_words(blocks[index]) for index in kept if is_prose(blocks[index]))
+    words = sum(num_words(blocks[index]) for index in placeholders)
+    if not is_in_row and words <= _MAX_PLACEHOLDER_SHARE * prose:
+        keep[placeholders] = False
 
 
 def _are_similar(words: frozenset[str], others: frozenset[str]) -> bool:
@@ -187,7 +187,9 @@ def _are_similar(words: frozenset[str], others: frozenset[str]) -> bool:
 
 
 def _asks_for_consent(block: Block) -> bool:
-    if block.form in _NO_PLACEHOLDER_FORMS or block.chars > _MAX_PLACEHOLDER_CHARS:
+    if not _MIN_PLACEHOLDER_CHARS <= block.chars <= _MAX_PLACEHOLDER_CHARS:
+        return False
+    if block.form in _NO_PLACEHOLDER_FORMS:
         return False
     text = block.text.lower()
     return any(stem in text for stem in _CONSENT_STEMS)
