@@ -140,16 +140,19 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     article's paragraphs, one with no more than the name of the service changed.
     """
     kept = _kept(keep)
-    kept_text = "\n".join([blocks[index].text for index in kept]).lower()
-    if not any(stem in kept_text for stem in _CONSENT_STEMS):
+    if not kept:
         return
+    sized = [
+        index
+        for index in range(kept[0], kept[-1] + 1)
+        if _MIN_PLACEHOLDER_CHARS <= blocks[index].chars <= _MAX_PLACEHOLDER_CHARS
+    ]
     # Sentences with another service begin or end with the same letters; few others do, so few
     # texts have to be searched for words.
-    between = range(kept[0], kept[-1] + 1)
-    starts = Counter([blocks[index].text[:_NUM_SAME_CHARS] for index in between])
-    ends = Counter([blocks[index].text[-_NUM_SAME_CHARS:] for index in between])
+    starts = Counter([blocks[index].text[:_NUM_SAME_CHARS] for index in sized])
+    ends = Counter([blocks[index].text[-_NUM_SAME_CHARS:] for index in sized])
     candidates = []
-    for index in between:
+    for index in sized:
         text = blocks[index].text
         is_repeated = starts[text[:_NUM_SAME_CHARS]] > 1 or ends[text[-_NUM_SAME_CHARS:]] > 1
         if is_repeated and _asks_for_consent(blocks[index]):
