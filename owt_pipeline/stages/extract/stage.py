@@ -48,7 +48,7 @@ class Extract(Stage):
     inputs = ("pages",)
     output = "documents"
     options = Options
-    version = 25
+    version = 26
     libraries = ("lxml", "chardet", "webencodings", "trafilatura")
     steps = (Step(extract_shard, rows=rows_of_input, together=1),)
     example = "owt run run --until extract --favor precision"

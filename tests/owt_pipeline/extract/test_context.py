@@ -10,13 +10,13 @@ from owt_pipeline.stages.extract.content.teasers import leave_teasers
 from owt_pipeline.stages.extract.html.reader import read_page
 
 SENTENCE = "The harbour of the islands is older than the town, as a map of the coast shows. "
-ARTICLE = f"<div><h1>Boats</h1>{f'<p>{SENTENCE * 4}</p>' * 4}</div>"
+ARTICLE = f"<div><h1>Boats</h1>{f'<p>{SENTENCE * 4}</p>' * 5}</div>"
 
 
-def after_teasers(html: str) -> str:
+def after_teasers(html: str, *, is_declared: bool = False) -> str:
     blocks = read_page(f"<html><body>{html}</body></html>").blocks
     keep = np.ones(len(blocks), dtype=bool)
-    leave_teasers(blocks, keep)
+    leave_teasers(blocks, keep, is_declared=is_declared)
     return " ".join(block.text for block, is_kept in zip(blocks, keep, strict=True) if is_kept)
 
 
@@ -35,7 +35,7 @@ def test_teasers_around_an_article_are_left_out(teaser: str, is_before: bool) ->
     text = after_teasers(teasers + ARTICLE if is_before else ARTICLE + teasers)
     assert "new boats" not in text
     assert "May" not in text
-    assert text.count(SENTENCE.strip()) == 16
+    assert text.count(SENTENCE.strip()) == 20
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,42 @@ def test_teasers_around_an_article_are_left_out(teaser: str, is_before: bool) ->
 def test_a_list_that_is_the_page_or_in_the_article_stays(page: str) -> None:
     items = "<li><a href=/>Two new boats</a><div>They sail from May on.</div></li>" * 8
     assert after_teasers(page.replace("{}", items)).count("Two new boats") == 8
+
+
+INTRODUCTION = f"<p>{SENTENCE * 4}</p>" * 3
+OFFERS = (
+    "<ul><li><a href=/>Two new boats</a><div>They sail from May on.</div></li>"
+    + "<li><a href=/>A week by the sea</a><div>With bicycles for all.</div></li>" * 7
+    + "</ul>"
+)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<main><h1>Boats</h1><div>{}</div>{}</main>",
+        "<div><h1>Boats</h1>{}</div><section>{}</section>",
+        "<h1>Boats</h1><section><div>{}</div></section>{}",
+        # Five paragraphs, but below a title that heads the offers, too.
+        f"<main><h1>Boats</h1><div>{f'<p>{SENTENCE}</p>' * 2}{{}}</div>{{}}</main>",
+    ],
+)
+def test_offers_below_an_introduction_stay(page: str) -> None:
+    assert "Two new boats" in after_teasers(page.format(INTRODUCTION, OFFERS))
+
+
+@pytest.mark.parametrize(
+    ("page", "is_declared"),
+    [
+        ("<div><h1>Boats</h1>{}</div>{}", True),
+        ("<article><h1>Boats</h1>{}</article>{}", False),
+        ("<h1>Boats</h1><article><div>{}</div></article><aside>{}</aside>", False),
+    ],
+)
+def test_teasers_next_to_a_short_article_are_left_out(page: str, is_declared: bool) -> None:
+    text = after_teasers(page.format(INTRODUCTION, OFFERS), is_declared=is_declared)
+    assert "Two new boats" not in text
+    assert text.count(SENTENCE.strip()) == 12
 
 
 def test_offers_with_prices_stay() -> None:

@@ -83,6 +83,16 @@ def test_hidden_text_does_not_decide_on_the_cut() -> None:
     assert keep.tolist() == [True, True, False, False]
 
 
+@pytest.mark.parametrize("empty", ["&zwj;", "&#8203;<br>&#8203;", "\ufeff", "&zwnj; &shy;"])
+def test_paragraphs_without_visible_characters_are_left_out(empty: str) -> None:
+    body = f"<h1>Foxes</h1>{P}<p>{empty}</p>{P}<p>👩‍🚀</p><p>می‌خواهم</p>"
+    page = read_page(f"<html><body>{body}</body></html>")
+    kind = read_page_kind("", page.metas, read_head(page))
+    kept = main_content(page.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
+    text = (SENTENCE * 3).strip()
+    assert [block.text for block in kept] == ["Foxes", text, text, "👩‍🚀", "می‌خواهم"]
+
+
 COMMENTS = '<div class="comments">' + "".join(
     f'<div class="comment"><p>{name} agrees: {SENTENCE * 2}</p></div>' for name in ("Ada", "Bo")
 )
@@ -106,6 +116,31 @@ def test_comments_stay_on_a_forum_that_calls_itself_an_article(url: str, is_kept
     kept = main_content(page.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
     assert any("Ada agrees" in block.text for block in kept) == is_kept
     assert any("Foxes" in block.text for block in kept)
+
+
+@pytest.mark.parametrize(
+    ("page", "num_comments", "is_kept"),
+    [
+        ("<article><h1>Foxes</h1>{}</article><div class=comments>{}</div>", 12, False),
+        ("<div><h1>Foxes</h1>{}</div><ul class=kommentarer>{}</ul>", 8, False),
+        ("<h1>Foxes</h1><main>{}</main><section id=replies>{}</section>", 4, False),
+        # In the element of the article, as the posts of a thread.
+        ("<div class=comments><h1>Foxes</h1>{}{}</div>", 4, True),
+        ("<article><h1>Foxes</h1>{}</article><div class=comments>{}</div>", 60, True),
+    ],
+)
+def test_comments_below_an_article_need_no_metadata(
+    page: str, num_comments: int, is_kept: bool
+) -> None:
+    comments = "".join(
+        f'<div class="comment"><p>Bo agrees {number} times: {SENTENCE}</p></div>'
+        for number in range(num_comments)
+    )
+    read = read_page(f"<html><body>{page.format(P * 4, comments)}</body></html>")
+    kind = read_page_kind("https://news.example/foxes", read.metas, read_head(read))
+    kept = main_content(read.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
+    assert any("Bo agrees" in block.text for block in kept) == is_kept
+    assert sum(block.text.count("brown fox") for block in kept) >= 3
 
 
 class Certain(Model):

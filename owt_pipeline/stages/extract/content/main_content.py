@@ -14,7 +14,8 @@ Further rules:
 - Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept
   once.
 - Readers' comments are left out if there is an article, unless the page is one of a forum.
-- Teasers of other pages, and questions before their answers: `teasers`, `questions`.
+- Teasers of other pages, and what stands within an article and is not its text, are left out, and
+  questions stay before their answers: `teasers`, `asides`, `questions`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from owt_pipeline.stages.extract.content.article import article_of
+from owt_pipeline.stages.extract.content.asides import leave_asides
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.content.page_kind import PageKind
@@ -47,7 +50,13 @@ _JOINED_CHARS, _JOINED_SHARE, _JOINED = (
 )  # of a joined block: least length, share of page, share joined
 _ROW_LINKS, _ROW_LINKED = 5, 0.85  # of a row of links: fewest links, and their part of its text
 _FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
+# The same, if the comments follow an element with several paragraphs. The first post of a thread
+# seldom has as many.
+_MIN_SHARE_OF_COMMENTS, _MIN_PARAGRAPHS_BEFORE_COMMENTS = 0.3, 4
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
+_MIN_ARTICLE_PROBABILITY = 0.5  # by the model, of a page that has further articles below its own
+_INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u200e\u200f\u2060\ufeff \n"
+_MAX_INVISIBLE_CHARS = 10
 _SHOWN = 0.7  # least words shown per hidden word
 MOST_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
@@ -95,14 +104,22 @@ def main_content(
     if comments:
         keep |= page.in_comments & page.counts.prose
     elif not kind.is_forum:
-        _leave_comments(page, kind, keep)
-    leave_teasers(blocks, keep)
+        _leave_comments(page, blocks, kind, keep)
+    leave_teasers(blocks, keep, is_declared=kind.is_article)
+    leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
     keep_questions(blocks, keep)
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays])
+    kept = [block for block in kept if _is_visible(block)]
     if any(block.form != HEADING for block in kept):
         while kept[-1].form == HEADING:
             kept.pop()  # it heads nothing
     return kept
+
+
+def _is_visible(block: Block) -> bool:
+    """Return whether a block has more than characters without width, with which editors of pages
+    fill empty paragraphs."""
+    return block.chars > _MAX_INVISIBLE_CHARS or bool(block.text.strip(_INVISIBLE))
 
 
 def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarray:
@@ -193,15 +210,33 @@ def _together(page: PageView, p: np.ndarray) -> np.ndarray:
     return p
 
 
-def _leave_comments(page: PageView, kind: PageKind, keep: np.ndarray) -> None:
+def _leave_comments(
+    page: PageView, blocks: Sequence[Block], kind: PageKind, keep: np.ndarray
+) -> None:
     """Leave out readers' comments on an article: the page says that it is one, or has few
-    comments."""
+    comments, or they follow an element that holds the article."""
     comments = page.in_comments & keep
     others = page.counts.words[keep & ~comments].sum()
-    if others >= _LEAST_ARTICLE and (
-        kind.is_article or others >= _FEW_COMMENTS * page.counts.words[comments].sum()
-    ):
-        keep[comments] = False
+    words = page.counts.words[comments].sum()
+    if others < _LEAST_ARTICLE or not words:
+        return
+    are_few = others >= _FEW_COMMENTS * words
+    if not kind.is_article and not are_few:
+        is_long = others >= _MIN_SHARE_OF_COMMENTS * words
+        if not is_long or not _follow_article(blocks, keep, comments):
+            return
+    keep[comments] = False
+
+
+def _follow_article(blocks: Sequence[Block], keep: np.ndarray, comments: np.ndarray) -> bool:
+    """Return whether the comments come after an element with several paragraphs of prose."""
+    others = [blocks[index] for index in np.flatnonzero(keep & ~comments).tolist()]
+    found = article_of(others)
+    if found is None or found[1] < _MIN_PARAGRAPHS_BEFORE_COMMENTS:
+        return False
+    article = found[0]
+    first = blocks[int(np.flatnonzero(comments)[0])].container
+    return first.index >= article.end
 
 
 def _is_left_hidden(page: PageView, keep: np.ndarray) -> np.ndarray:

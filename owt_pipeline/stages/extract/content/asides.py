@@ -1,0 +1,359 @@
+"""What stands within an article and is not its text.
+
+- Placeholders of embedded content: a sentence that asks for consent, once for each of them.
+- Credits of photographs: short lines in a row, each with its photographer.
+- References to other articles: a line with a label and a linked title, as in `See also: Two boats`.
+- A further article of a page that loads one after the other: elements of one kind, side by side,
+  each with a title of its own. The first one is never left out.
+
+Each is known by its structure. Words of a list are needed where an article may have the same
+structure: a refrain repeats, and a label with a linked title may name a source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations, dropwhile, groupby, islice
+
+import numpy as np
+
+from owt_pipeline.stages.extract.content.article import (
+    MIN_ARTICLE_WORDS,
+    holds,
+    is_prose,
+    key_of,
+    num_words,
+)
+from owt_pipeline.stages.extract.html.blocks import (
+    HEADING,
+    ITEM,
+    PREFORMATTED,
+    ROW,
+    Block,
+    Container,
+)
+
+_NO_LINE_FORMS = frozenset((HEADING, PREFORMATTED, ROW))
+
+# Placeholders.
+# Parts of words in lower case.
+_CONSENT_STEMS = tuple(
+    "cookie|consent|accept|third-party|third party|external content|externer inhalt"
+    "|externen inhalt|externe inhalte|einwillig|zustimm|einverstanden|akzepti|akcept|aksept|accett"
+    "|aceit|acept|toestemming|samtyck|samtykk|souhlas|zgod|hyväksy|eväste|sütik|hozzájárul"
+    "|informasjonskaps|соглас|同意|クッキー".split("|")
+)
+_MIN_PLACEHOLDER_CHARS, _MAX_PLACEHOLDER_CHARS = 30, 600
+_MIN_WORDS_IN_COMMON = 0.75
+_NUM_SAME_CHARS = 10
+_MAX_CANDIDATES = 200  # comparing takes the square
+_MAX_PLACEHOLDER_SHARE = 0.4  # of the words of prose
+_NO_PLACEHOLDER_FORMS = _NO_LINE_FORMS | {ITEM}
+
+# Credits.
+_CREDIT = re.compile(
+    r"\W*(?:(?:photo|foto|image|picture|pictures|pic|bild|bilder|bildquelle|bildnachweis|kuva|kép"
+    r"|fotó|zdjęcie|fot|imagen|imagem|immagine|credit|crédit|фото|写真|照片|图片|圖片)\w{0,8}"
+    r"(?: (?:credits?|photos?|source|courtesy|rights))?\s*(?:[:：©/–—-]|\.|\bby\b|\bof\b)"
+    r"|©|\(c\))",
+    re.IGNORECASE,
+)
+_AGENCIES = (
+    *("getty images", "/getty", "via getty", "reuters", "/afp", "/ap", "/dpa", "/epa", "/imago"),
+    *("ap photo", "shutterstock", "istock", "alamy", "unsplash", "press association", "xinhua"),
+)
+_LABELLED_NAME = re.compile(r"(\w[\w ]{0,20}?) ?[:：] ?(\S.*)")
+_WORD = re.compile(r"[^\W\d_]+")
+_MAX_CREDIT_CHARS, _MAX_CREDIT_WORDS = 100, 12
+# Lines with credits are known by words from two on; lines after images that have the same label
+# and only names, from three on.
+_MIN_CREDITS, _MIN_LABELLED = 2, 3
+
+# References. A label that is not in the list says nothing, even if it is the same each time:
+# newsletters have `See: …` and galleries `Artist: …` as a part of the text.
+_LABELS = frozenset(
+    """
+    see also|also see|read also|also read|read more|read next|read this|related|related story
+    related stories|related article
+    related articles|related coverage|more on this|more on this story
+    recommended|don't miss|don’t miss|you may also like|you might also like|further reading
+    siehe auch|lesen sie auch|lesen sie mehr|lies auch|mehr zum thema|auch interessant|mehr dazu
+    lire aussi|à lire aussi|a lire aussi|lire également|à lire également|voir aussi|à lire
+    lea también|lee también|leer también|lea además|ver también|lea más|te puede interesar
+    también te puede interesar|le puede interesar|leia também|veja também|leia mais|saiba mais
+    leggi anche|vedi anche|guarda anche|leggi pure|lees ook|zie ook|lees meer|bekijk ook
+    läs också|läs även|läs mer|se även|læs også|læs mere|les også|les mer|se også
+    lue myös|katso myös|czytaj także|czytaj też|czytaj również|czytaj więcej|zobacz też
+    zobacz także|zobacz również|przeczytaj też|przeczytaj także|čtěte také|přečtěte si také
+    přečtěte si|viz také|čítajte aj|olvassa el|olvasd el|olvassa el ezt is|lásd még
+    ezt is olvassa el|ayrıca okuyun|ayrıca bakınız|bunu da okuyun|citește și|citeşte şi|vezi și
+    читайте также|смотрите также|см. также|читать также|читайте ещё|читайте також|читайте теж
+    прочетете още|διαβάστε επίσης|δείτε επίσης|pročitajte i|pročitaj i|pročitajte još|preberite tudi
+    baca juga|lihat juga|xem thêm|đọc thêm|关联阅读|延伸阅读|相关阅读|相关报道|延伸閱讀|相關閱讀
+    相關報導|関連記事|あわせて読みたい|관련기사|관련 기사|اقرأ أيضا|اقرأ أيضًا|اقرأ أيضاً|קראו גם
+    """.strip()
+    .replace("\n    ", "|")
+    .split("|")
+)
+_LABELLED_LINK = re.compile(r"\W*([^\W\d_][^:：>»|]{1,39}?)\s*[:：>»|–—]+\s*(\S.*)", re.DOTALL)
+_MIN_LINKED_SHARE = 0.9  # of the text after a label
+_MAX_LABEL_CHARS = 40
+_MIN_TITLE_CHARS, _MAX_REFERENCE_CHARS = 12, 300
+_MAX_REFERENCES = 6  # below one label
+
+# Further articles.
+_TITLE_TAGS = frozenset(("h1", "h2"))
+_MAX_TITLES, _MAX_DEPTH = 20, 30  # titles, and containers around one, that are looked at
+_MAX_LINES_BEFORE_TEXT, _MAX_DATE_CHARS = 6, 60
+_DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
+_TAGS_OF_PARTS = frozenset(("section", "h1", "h2", "li"))  # titles themselves, or parts of a text
+
+
+def leave_asides(blocks: Sequence[Block], keep: np.ndarray, *, is_article: bool) -> None:
+    """Clear `keep` of the blocks that stand within an article and are not its text.
+
+    Args:
+      blocks: those of the page.
+      keep: which of them are kept.
+      is_article: whether the page probably is one article, or says so.
+    """
+    leave_placeholders(blocks, keep)
+    if is_article:
+        leave_next_articles(blocks, keep)
+    words = sum(num_words(blocks[index]) for index in _kept(keep) if is_prose(blocks[index]))
+    if words >= MIN_ARTICLE_WORDS:
+        leave_credits(blocks, keep)
+        leave_references(blocks, keep)
+
+
+def _kept(keep: np.ndarray) -> list[int]:
+    indexes: list[int] = np.flatnonzero(keep).tolist()
+    return indexes
+
+
+def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
+    """Clear `keep` of sentences that ask for consent in place of embedded content.
+
+    They repeat between other text: the same sentence, or, in elements of another kind than the
+    article's paragraphs, one with no more than the name of the service changed.
+    """
+    kept = _kept(keep)
+    if not kept:
+        return
+    sized = [
+        index
+        for index in range(kept[0], kept[-1] + 1)
+        if _MIN_PLACEHOLDER_CHARS <= blocks[index].chars <= _MAX_PLACEHOLDER_CHARS
+    ]
+    # Sentences with another service begin or end with the same letters; few others do, so few
+    # texts have to be searched for words.
+    starts = Counter([blocks[index].text[:_NUM_SAME_CHARS] for index in sized])
+    ends = Counter([blocks[index].text[-_NUM_SAME_CHARS:] for index in sized])
+    candidates = []
+    for index in sized:
+        text = blocks[index].text
+        is_repeated = starts[text[:_NUM_SAME_CHARS]] > 1 or ends[text[-_NUM_SAME_CHARS:]] > 1
+        if is_repeated and _asks_for_consent(blocks[index]):
+            candidates.append(index)
+    if not 2 <= len(candidates) <= _MAX_CANDIDATES:
+        return
+    article_keys = {
+        key_of(blocks[index].container)
+        for index in kept
+        if is_prose(blocks[index]) and not _asks_for_consent(blocks[index])
+    }
+    texts = [blocks[index].text.lower() for index in candidates]
+    word_sets = [frozenset(text.split()) for text in texts]
+    is_apart = [key_of(blocks[index].container) not in article_keys for index in candidates]
+    repeated: set[int] = set()
+    is_in_row = False
+    for one, other in combinations(range(len(candidates)), 2):
+        are_apart = is_apart[one] and is_apart[other]
+        if texts[one] == texts[other] or (
+            are_apart and _are_similar(word_sets[one], word_sets[other])
+        ):
+            first, second = candidates[one], candidates[other]
+            repeated.update((first, second))
+            is_in_row |= not keep[first + 1 : second].any()
+    placeholders = [index for index in repeated if keep[index]]
+    # Descriptions of cookies, in a policy on them, follow each other and are most of the text.
+    prose = sum(num_words(blocks[index]) for index in kept if is_prose(blocks[index]))
+    words = sum(num_words(blocks[index]) for index in placeholders)
+    if not is_in_row and words <= _MAX_PLACEHOLDER_SHARE * prose:
+        keep[placeholders] = False
+
+
+def _are_similar(words: frozenset[str], others: frozenset[str]) -> bool:
+    return len(words & others) >= _MIN_WORDS_IN_COMMON * max(len(words), len(others))
+
+
+def _asks_for_consent(block: Block) -> bool:
+    if not _MIN_PLACEHOLDER_CHARS <= block.chars <= _MAX_PLACEHOLDER_CHARS:
+        return False
+    if block.form in _NO_PLACEHOLDER_FORMS:
+        return False
+    text = block.text.lower()
+    return any(stem in text for stem in _CONSENT_STEMS)
+
+
+def leave_credits(blocks: Sequence[Block], keep: np.ndarray) -> None:
+    """Clear `keep` of rows of photo credits."""
+    kept = _kept(keep)
+    for run in _runs(kept, [_is_credit(blocks[index]) for index in kept]):
+        if len(run) >= _MIN_CREDITS:
+            keep[run] = False
+    labels = [_label_of_name(blocks[index]) for index in kept]
+    for run in _runs(kept, labels):
+        if len(run) >= _MIN_LABELLED:
+            keep[run] = False
+
+
+def _runs(indexes: Sequence[int], values: Sequence[object]) -> Iterator[list[int]]:
+    """Return the indexes with equal true values, in runs."""
+    position = 0
+    for value, run in groupby(values):
+        length = len(list(run))
+        if value:
+            yield list(indexes[position : position + length])
+        position += length
+
+
+def _is_credit(block: Block) -> bool:
+    if not _is_credit_sized(block):
+        return False
+    return _CREDIT.match(block.text) is not None or _is_of_agency(block.text)
+
+
+def _is_of_agency(text: str) -> bool:
+    return text.lower().replace("/ ", "/").rstrip(" .)]").endswith(_AGENCIES)
+
+
+def _is_credit_sized(block: Block) -> bool:
+    if block.form in _NO_LINE_FORMS or block.chars > _MAX_CREDIT_CHARS:
+        return False
+    return num_words(block) <= _MAX_CREDIT_WORDS and not block.text.endswith(("?", "!"))
+
+
+def _label_of_name(block: Block) -> str | None:
+    """Return the label of a line after an image that has a label and only names, in any
+    language; else None."""
+    if not block.images or not _is_credit_sized(block):
+        return None
+    match = _LABELLED_NAME.fullmatch(block.text)
+    if match is None:
+        return None
+    label, names = match.groups()
+    words = _WORD.findall(names)
+    is_named = len(words) > 1 and all(word[0].isupper() for word in words)
+    return label.lower() if is_named else None
+
+
+def leave_references(blocks: Sequence[Block], keep: np.ndarray) -> None:
+    """Clear `keep` of lines below a paragraph that refer to another article."""
+    kept = _kept(keep)
+    has_prose = False
+    for position, index in enumerate(kept):
+        block = blocks[index]
+        has_prose |= is_prose(block)
+        if not has_prose or block.form in _NO_LINE_FORMS or block.chars > _MAX_REFERENCE_CHARS:
+            continue
+        if _label_of(block) in _LABELS:
+            keep[index] = False
+        elif (
+            block.chars <= _MAX_LABEL_CHARS
+            and not block.link_chars
+            and (_plain_label(block.text) in _LABELS)
+        ):
+            following = kept[position + 1 : position + _MAX_REFERENCES + 2]
+            references = _titles_after(blocks, following)
+            if references:
+                keep[[index, *references]] = False
+
+
+def _label_of(block: Block) -> str | None:
+    """Return the label of a line whose other text is one linked title; None for other lines."""
+    match = _LABELLED_LINK.fullmatch(block.text) if block.links == 1 else None
+    if match is None:
+        return None
+    label, title = match.groups()
+    if len(title) < _MIN_TITLE_CHARS or block.link_chars < _MIN_LINKED_SHARE * len(title):
+        return None
+    return _plain_label(label)
+
+
+def _plain_label(text: str) -> str:
+    return " ".join(text.lower().split()).strip(" :：>»|–—-.…")
+
+
+def _titles_after(blocks: Sequence[Block], indexes: Sequence[int]) -> list[int]:
+    """Return the indexes of the linked titles that follow a label; none if there are many."""
+    titles: list[int] = []
+    for index in indexes:
+        block = blocks[index]
+        if block.form == HEADING or block.link_chars < _MIN_LINKED_SHARE * block.chars:
+            break
+        titles.append(index)
+    return titles if len(titles) <= _MAX_REFERENCES else []
+
+
+def leave_next_articles(blocks: Sequence[Block], keep: np.ndarray) -> None:
+    """Clear `keep` of the articles after the first one.
+
+    On a list of complete articles the first title is a link to its page, and an element of another
+    kind than `<article>` may be a section of the text, unless each has a date.
+    """
+    headings = [block for block in blocks if block.container.tag in _TITLE_TAGS]
+    titles = list(dropwhile(lambda block: block.container.tag != "h1", headings))
+    if len(titles) < 2 or titles[0].link_chars:
+        return
+    stories: dict[Container, list[int]] = {}
+    for title in titles[1:_MAX_TITLES]:
+        pair = _siblings(titles[0].container, title.container)
+        if pair is None or not _is_story(*pair, title):
+            continue
+        for story in pair:
+            if story not in stories:
+                stories[story] = [i for i, b in enumerate(blocks) if holds(story, b.container)]
+    if not stories:
+        return
+    first, *others = stories
+    if first.tag != "article" and not all(_is_dated(blocks, story) for story in stories.values()):
+        return
+    for story in others:
+        indexes = [index for index in stories[story] if keep[index]]
+        prose = sum(num_words(blocks[index]) for index in indexes if is_prose(blocks[index]))
+        if prose >= MIN_ARTICLE_WORDS:
+            keep[indexes] = False
+
+
+def _siblings(one: Container, other: Container) -> tuple[Container, Container] | None:
+    """Return the outermost containers that hold one of two titles and not the other."""
+    first: Container | None = None
+    last: Container | None = None
+    for container in islice(one.around(), _MAX_DEPTH):
+        if holds(container, other):
+            break
+        first = container
+    for container in islice(other.around(), _MAX_DEPTH):
+        if holds(container, one):
+            break
+        last = container
+    return None if first is None or last is None else (first, last)
+
+
+def _is_story(first: Container, other: Container, title: Block) -> bool:
+    """Return whether two siblings are of one kind that has titles: they are not the titles."""
+    if first.tag in _TAGS_OF_PARTS:
+        return False
+    if key_of(first)[1:] != key_of(other)[1:]:
+        return False
+    if first.tag != "article" and not first.names:
+        return False
+    return title.container.tag == "h1" or (first.tag == "article" and title.link_chars > 0)
+
+
+def _is_dated(blocks: Sequence[Block], story: Sequence[int]) -> bool:
+    lines = [blocks[index].text for index in story[:_MAX_LINES_BEFORE_TEXT]]
+    return any(len(line) <= _MAX_DATE_CHARS and _DATE.search(line) for line in lines)

@@ -1,0 +1,202 @@
+"""What stands within an article and is not its text, whatever the model says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from owt_pipeline.stages.extract.content.asides import (
+    leave_asides,
+    leave_credits,
+    leave_next_articles,
+    leave_placeholders,
+    leave_references,
+)
+from owt_pipeline.stages.extract.html.blocks import Block
+from owt_pipeline.stages.extract.html.reader import read_page
+
+TEXTS = [
+    f"Lamp number {number} of the northern cape was made in a year when no ship had come for "
+    f"{number + 3} months, and its keeper wrote that he had {number + 5} barrels of oil left."
+    for number in range(12)
+]
+PARAGRAPHS = [f"<p>{text}</p>" for text in TEXTS]
+
+
+def lines_after(rule: Callable[[Sequence[Block], np.ndarray], None], html: str) -> list[str]:
+    """Return the lines that a rule leaves of a page of which the model keeps everything."""
+    blocks = read_page(f"<html><body>{html}</body></html>").blocks
+    keep = np.ones(len(blocks), dtype=bool)
+    rule(blocks, keep)
+    return [block.text for block, is_kept in zip(blocks, keep, strict=True) if is_kept]
+
+
+def between_paragraphs(*insertions: str) -> str:
+    parts = []
+    for paragraph, insertion in zip(PARAGRAPHS, insertions, strict=False):
+        parts += [paragraph, insertion]
+    return f"<article>{''.join(parts)}{''.join(PARAGRAPHS[len(insertions) : 8])}</article>"
+
+
+@pytest.mark.parametrize(
+    "placeholder",
+    [
+        "<div class=embed><p>To see this post by {}, please accept its cookies.</p></div>",
+        "<figure><div>Für diesen Inhalt von {} brauchen wir Ihre Einwilligung.</div></figure>",
+        "<p class=blocked>Ce contenu de {} est bloqué : acceptez les cookies et traceurs.</p>",
+        "<div><div><span>Ta treść z {} wymaga zgody na pliki cookie.</span></div></div>",
+    ],
+)
+@pytest.mark.parametrize("services", [("X", "X"), ("YouTube", "Instagram", "TikTok")])
+def test_sentences_in_place_of_embeds_are_left_out(
+    placeholder: str, services: tuple[str, ...]
+) -> None:
+    html = between_paragraphs(*map(placeholder.format, services))
+    assert lines_after(leave_placeholders, html) == TEXTS[:8]
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        # Nothing in it asks for consent: a refrain.
+        ("<p class=refrain>And the river runs on, and the river runs on.</p>",) * 3,
+        # Once, it may be the article's own.
+        ("<p>The council asks for the consent of all owners of boats.</p>",),
+        # About different things.
+        (
+            "<p>The fishermen accept the plan for the new market.</p>",
+            "<p>Nobody would accept a road that is closed in winter.</p>",
+        ),
+        # Paragraphs as all others.
+        (
+            "<p>Fields of this kind accept a number of further arguments, named below.</p>",
+            "<p>Links of this kind accept a number of further arguments, named below.</p>",
+        ),
+    ],
+)
+def test_other_sentences_between_paragraphs_stay(sentence: tuple[str, ...]) -> None:
+    assert len(lines_after(leave_placeholders, between_paragraphs(*sentence))) == 8 + len(sentence)
+
+
+def test_a_list_of_cookies_in_a_policy_stays() -> None:
+    cookies = "".join(
+        f"<p>This cookie of {name} counts how often you come to our site.</p>"
+        for name in ("Ada", "Bo", "Zoë")
+    )
+    assert len(lines_after(leave_placeholders, "".join(PARAGRAPHS) + cookies)) == 15
+
+
+@pytest.mark.parametrize(
+    "credits",
+    [
+        "<p>Photo: Eva Moen / Valley Post</p><p>Photo by Tom Berg</p>",
+        "<ul><li>Tom Berg/Getty Images</li><li>Pia Lund/AFP via Getty Images</li></ul>",
+        "<div><img src=a><span>Foto: Eva Moen</span><br><br></div><div>© Tom Berg</div>",
+        "<div><img src=a>Myndir: Eva Moen</div><div><img src=b>Myndir: Tom Berg</div>"
+        "<div><img src=c>Myndir: Pia Lund</div>",
+    ],
+)
+def test_rows_of_photo_credits_are_left_out(credits: str) -> None:
+    html = "".join(PARAGRAPHS[:4]) + credits + "".join(PARAGRAPHS[4:8])
+    assert lines_after(leave_credits, html) == TEXTS[:8]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "<p>Director: Eva Moen</p><p>Photography: Tom Berg</p><p>Music: Pia Lund</p>",
+        "<p>Winner: Eva Moen</p><p>Winner: Tom Berg</p><p>Winner: Pia Lund</p>",
+        "<p>Photo: Eva Moen</p>",
+        "<p>Photography began on the islands in 1862.</p><p>Photographs were dear then.</p>",
+        "<p>Image processing</p><p>Image recognition</p><p>Picture books</p>",
+    ],
+)
+def test_other_short_lines_in_a_row_stay(lines: str) -> None:
+    num_lines = lines.count("<p>")
+    assert len(lines_after(leave_credits, "".join(PARAGRAPHS[:8]) + lines)) == 8 + num_lines
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "<p>See also: <a href=/1>A road to the northern cape</a></p>",
+        "<p><strong><a href=/1>Lesen Sie auch: Ein Weg zum Nordkap</a></strong></p>",
+        "<div>LIRE AUSSI &gt; <a href=/1>Une route vers le cap du nord</a></div>",
+        "<blockquote>&gt;&gt; Читайте также: <a href=/1>Дорога на северный мыс</a></blockquote>",
+        "<p>See also:</p><ul><li><a href=/1>A road to the cape</a>"
+        "<li><a href=/2>Storm on the lake</a></ul>",
+    ],
+)
+def test_references_to_other_articles_are_left_out(reference: str) -> None:
+    assert lines_after(leave_references, between_paragraphs(reference, "", reference)) == TEXTS[:8]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<p>Source: <a href=/1>A road to the northern cape</a></p>",
+        "<p>See also the <a href=/1>map of the northern cape</a> in the second chapter.</p>",
+        "<p>See also: <a href=/1>open</a></p>",
+        "<p>Related: the bridge to the northern cape was never built, say the owners.</p>",
+        "<h2>See also</h2>",
+    ],
+)
+def test_other_lines_with_labels_stay(line: str) -> None:
+    assert len(lines_after(leave_references, between_paragraphs(line, "", line))) == 10
+
+
+FIRST = "".join(PARAGRAPHS[:3])
+SECOND = "".join(PARAGRAPHS[3:9])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<article class=post-1><h1>One</h1>{}</article><article class=post-2><h1>Two</h1>{}"
+        "</article>",
+        "<main><article><h1>One</h1><div>{}</div></article><hr><article><h2><a href=/2>Two</a></h2>"
+        "{}</article></main>",
+        "<div class=story><h1>One</h1><p>2 May 2024</p>{}</div><div class=story><h1>Two</h1>"
+        "<p>1 May 2024</p>{}</div>",
+    ],
+)
+def test_further_articles_below_the_first_are_left_out(page: str) -> None:
+    lines = lines_after(leave_next_articles, page.format(FIRST, SECOND))
+    assert [line for line in lines if line in TEXTS] == TEXTS[:3]
+    assert "One" in lines
+    assert "Two" not in lines
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        # A list of complete articles.
+        "<article><h1><a href=/1>One</a></h1>{}</article><article><h1><a href=/2>Two</a></h1>{}"
+        "</article>",
+        # Sections of one text.
+        "<section class=a><h1>One</h1>{}</section><section class=a><h1>Two</h1>{}</section>",
+        "<div class=a><h1>One</h1>{}</div><div class=a><h1>Two</h1>{}</div>",
+        "<article><h1>One</h1>{}<h2>Two</h2>{}</article>",
+        # Elements of two kinds.
+        "<article class=a><h1>One</h1>{}</article><article class=b><h1>Two</h1>{}</article>",
+        # Posts without titles.
+        "<h1>One</h1><article>{}</article><article>{}</article>",
+    ],
+)
+def test_parts_of_one_text_and_lists_of_articles_stay(page: str) -> None:
+    lines = lines_after(leave_next_articles, page.format(FIRST, SECOND))
+    assert [line for line in lines if line in TEXTS] == TEXTS[:9]
+
+
+def test_a_short_text_keeps_credits_and_references() -> None:
+    html = (
+        f"{PARAGRAPHS[0]}<p>Photo: Eva Moen</p><p>Photo: Tom Berg</p>"
+        "<p>See also: <a href=/1>A road to the northern cape</a></p>"
+    )
+
+    def leave(blocks: Sequence[Block], keep: np.ndarray) -> None:
+        leave_asides(blocks, keep, is_article=True)
+
+    assert len(lines_after(leave, html)) == 4
