@@ -17,8 +17,8 @@ _MAX_BATCH_ROWS = 64
 _MAX_BATCH_BYTES = 4 << 20
 
 # A text that many rows have is stored once, in a dictionary. So a batch may have this many bytes of
-# texts from dictionaries. Programs end a dictionary at about a megabyte, so that only the batches
-# of files with longer texts in it are smaller for that.
+# texts from a column's dictionary. Programs end a dictionary at about a megabyte, so that only
+# files with longer texts in one come in smaller batches for that.
 _MAX_REPEATED_BYTES = 64 << 20
 
 # The first two fields in the header of a dictionary's page, each an i32: the type, which is 2, and
@@ -69,11 +69,12 @@ def _rows_within_bytes(
 ) -> int:
     """Return how many rows of a row group are read at a time."""
     row_bytes = group.total_byte_size // max(group.num_rows, 1)
+    prefixes = tuple(f"{column}." for column in columns)
     repeated_bytes = 0
     for number in range(group.num_columns):
         chunk = group.column(number)
-        if chunk.path_in_schema.partition(".")[0] in columns:
-            repeated_bytes += _dictionary_bytes(source, chunk)
+        if f"{chunk.path_in_schema}.".startswith(prefixes):
+            repeated_bytes = max(repeated_bytes, _dictionary_bytes(source, chunk))
     num_rows = min(
         _MAX_BATCH_BYTES // max(row_bytes, 1), _MAX_REPEATED_BYTES // max(repeated_bytes, 1)
     )
@@ -81,15 +82,21 @@ def _rows_within_bytes(
 
 
 def _dictionary_bytes(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> int:
-    """Return the uncompressed bytes of a column's dictionary in a row group; 0 without one."""
+    """Return the uncompressed bytes of a column's dictionary in a row group; 0 without one.
+
+    Of a small column it is those of the column, which are no fewer.
+    """
     if not chunk.has_dictionary_page or chunk.physical_type != "BYTE_ARRAY":
         return 0
+    column_bytes = int(chunk.total_uncompressed_size)
+    if column_bytes * _MAX_BATCH_ROWS <= _MAX_REPEATED_BYTES:
+        return column_bytes
     # The metadata has only the size of the column. That of a page is in the page's header, a struct
     # in Thrift's compact protocol: field 1 is the page's type, field 2 its uncompressed size.
     header = source.read_at(_MAX_HEADER_BYTES, chunk.dictionary_page_offset)
     fields = _DICTIONARY_PAGE.match(header)
     if fields is None:
-        return int(chunk.total_uncompressed_size)
+        return column_bytes
     zigzag = 0
     for position, byte in enumerate(fields[1]):
         zigzag |= (byte & 0x7F) << (7 * position)

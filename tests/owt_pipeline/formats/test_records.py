@@ -236,9 +236,37 @@ def test_repeated_long_texts_of_parquet_come_in_bounded_batches(
     assert num_rows == len(texts)
 
 
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("a.b", pa.array(["x" * 3_000_000] * 60)),
+        ("inner", pa.array([{"text": "x" * 3_000_000, "n": 1}] * 60)),
+        ("list", pa.array([["x" * 3_000_000]] * 60)),
+        ("bytes", pa.array([b"x" * 3_000_000] * 60)),
+    ],
+)
+def test_long_texts_of_any_column_are_bounded(tmp_path: Path, name: str, column: pa.Array) -> None:
+    path = tmp_path / "texts.parquet"
+    pq.write_table(pa.table({name: column}), path)
+    with open_source(str(path)) as source:
+        sizes = [batch.nbytes for batch in bounded_batches(source, pq.ParquetFile(source), [name])]
+    assert sum(sizes) >= 180_000_000
+    assert max(sizes) < 72 << 20
+
+
 def test_short_repeated_texts_of_parquet_come_in_large_batches(tmp_path: Path) -> None:
     path = tmp_path / "texts.parquet"
     pq.write_table(pa.table({"text": ["a text", "another"] * 320}), path)
     with open_source(str(path)) as source:
         batches = list(bounded_batches(source, pq.ParquetFile(source), ["text"]))
     assert [batch.num_rows for batch in batches] == [64] * 10
+
+
+def test_many_columns_with_dictionaries_come_in_large_batches(tmp_path: Path) -> None:
+    path = tmp_path / "wide.parquet"
+    values = [f"{number:04d} " + "y" * 900 for number in range(640)]
+    names = [f"column_{number}" for number in range(80)]
+    pq.write_table(pa.table(dict.fromkeys(names, values)), path)
+    with open_source(str(path)) as source:
+        batches = list(bounded_batches(source, pq.ParquetFile(source), names))
+    assert len(batches) < 30
