@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.formats.records import texts_of_files
+from owt_pipeline.formats.copies import COPIED_FORMATS, copy_without
+from owt_pipeline.formats.records import format_of, names_below_common_folder, texts_of_files
 from owt_pipeline.library import find_duplicates
 from owt_pipeline.stages.dedupe.options import Comparison
 from owt_pipeline.storage.folder import expand_globs, folder_of
@@ -23,13 +24,15 @@ from schemas.settings import add_flags, flags_given, from_table
 
 def _flags(parser: CommandParser) -> None:
     """Find the records of Parquet or JSON Lines files that repeat others: exact copies, and
-    near-duplicates whose exact similarity reaches the threshold. Nothing is changed; the pairs
+    near-duplicates whose exact similarity reaches the threshold. No file is changed. The pairs
     are written as Parquet: row (a record that repeats another, counted from 0 through all
-    files), kept_row (the other), cluster, similarity, rule.
+    files), kept_row (the other), cluster, similarity, rule. --unique writes copies of the files
+    without the records that repeat another.
 
     examples:
       owt near-duplicates posts/*.jsonl.zst --text_field body --out pairs.parquet
       owt near-duplicates train.parquet test.parquet --threshold 0.7 --out pairs.parquet
+      owt near-duplicates posts/*.jsonl.zst --text_field body --unique posts-unique
     """
     parser.add_argument(
         "files",
@@ -46,6 +49,11 @@ def _flags(parser: CommandParser) -> None:
         help="where to write the pairs; without it, only the summary is shown",
     )
     parser.add_argument(
+        "--unique",
+        metavar="FOLDER",
+        help="where to write a copy of each file without the records that repeat another",
+    )
+    parser.add_argument(
         "--workers", type=int, metavar="N", help="processes (default: this machine's cores)"
     )
     add_flags(parser.add_argument_group("comparison"), Comparison)
@@ -55,7 +63,10 @@ def _flags(parser: CommandParser) -> None:
 def _near_duplicates(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     if arguments.out:
-        _check_target(arguments.out, arguments.files)
+        _check_target("--out", arguments.out, expand_globs(tuple(arguments.files), "files"))
+    copies = _copies_of(arguments.files, arguments.unique) if arguments.unique else {}
+    if arguments.out and os.path.abspath(arguments.out) in map(os.path.abspath, copies.values()):
+        raise UsageError(f"--out {arguments.out} is also a copy of --unique: name another one")
     options = flags_given(Comparison, arguments)
     try:
         from_table(Comparison, {}, "", options)
@@ -82,21 +93,63 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
         sink = pa.BufferOutputStream()
         pq.write_table(found, sink, compression="zstd")
         folder.write(name, sink.getvalue().to_pybytes())
+        folder.remove_dead_spools()
         print(f"{arguments.out}: row, kept_row, cluster, similarity, rule")
+    if copies:
+        _write_copies(copies, found["row"].to_numpy(), counted.rows)
+        num_kept = counted.rows - len(found)
+        files = "1 file" if len(copies) == 1 else f"{len(copies):,} files"
+        print(f"{arguments.unique}: {num_kept:,} records in {files}")
     return 0
 
 
-def _check_target(out: str, files: Sequence[str]) -> None:
-    """Raise UsageError if `out`, which is replaced, is one of the files or not a regular file."""
-    folder_of(out)
-    if "://" not in out and os.path.lexists(out):
-        if os.path.islink(out) or not os.path.isfile(out):
-            raise UsageError(f"--out {out} is not a regular file: name another one")
-        if any(
-            os.path.exists(file) and os.path.samefile(out, file)
-            for file in expand_globs(tuple(files), "files")
-        ):
-            raise UsageError(f"--out {out} is one of the files to read: name another one")
+def _check_target(option: str, target: str, files: Sequence[str]) -> None:
+    """Raise UsageError if `target`, which is replaced, is one of the files or not a regular
+    file."""
+    folder_of(target)
+    if target in files:
+        raise UsageError(f"{option} {target} is one of the files to read: name another one")
+    if "://" in target or not os.path.lexists(target):
+        return
+    if os.path.islink(target) or not os.path.isfile(target):
+        raise UsageError(f"{option} {target} is not a regular file: name another one")
+    if any(os.path.exists(file) and os.path.samefile(target, file) for file in files):
+        raise UsageError(f"{option} {target} is one of the files to read: name another one")
+
+
+def _copies_of(patterns: Sequence[str], folder: str) -> dict[str, str]:
+    """Return where the copy of each file is written, in the order in which the files are read.
+
+    Raises UsageError for a file of another format, and if a copy would replace an input.
+    """
+    files = expand_globs(tuple(patterns), "files")
+    for file in files:
+        if format_of(file) not in COPIED_FORMATS:
+            raise UsageError(
+                f"--unique writes JSON Lines and Parquet, not the format of {file}: leave the "
+                "option out, and the pairs of --out say which records to drop"
+            )
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UsageError(f"--unique {folder} is not a folder: name another one")
+    names = names_below_common_folder(files)
+    copies = {file: f"{folder.rstrip('/')}/{names[file]}" for file in files}
+    for copy in copies.values():
+        _check_target("--unique", copy, files)
+    return copies
+
+
+def _write_copies(copies: Mapping[str, str], removed: np.ndarray, num_rows: int) -> None:
+    """Write the copies without the `removed` rows, which are counted through all files."""
+    first = 0
+    for file, copy in copies.items():
+        folder, name = folder_of(copy)
+        start = np.searchsorted(removed, first)
+        first += copy_without(file, removed[start:] - first, folder, name)
+    if first != num_rows:
+        raise UserError(
+            f"the files had {num_rows:,} records, and {first:,} when they were copied: run the "
+            "command again while no program changes them"
+        )
 
 
 class _Counted:

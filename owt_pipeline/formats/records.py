@@ -8,6 +8,7 @@ none of nanoseconds or after the year 9999.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import itertools
@@ -116,13 +117,16 @@ def named_files(
     paths = each_once(named, what)
     if not paths:
         return {}, []
+    return names_below_common_folder(paths), sorted(left_out - set(paths))
+
+
+def names_below_common_folder(paths: Iterable[str]) -> dict[str, str]:
+    """Return the name of each file (path or URI) relative to the folder that all are in."""
     places = {
         path: "/" + path if "://" in path else os.path.abspath(path) for path in sorted(paths)
     }
     folder = os.path.commonpath([os.path.dirname(place) for place in places.values()])
-    return {path: os.path.relpath(place, folder) for path, place in places.items()}, sorted(
-        left_out - set(paths)
-    )
+    return {path: os.path.relpath(place, folder) for path, place in places.items()}
 
 
 _TRAINING_SPLITS = {"train", "training"}
@@ -217,7 +221,7 @@ def read_records(
             content = file.read(MAX_RECORD_BYTES + 1)
             yield _text_record(content, f"{name}:1", len(content))
         elif split_text == "lines":
-            for number, line in enumerate(_lines(file), start=1):
+            for number, line in enumerate(lines_of(file), start=1):
                 yield _text_record(line.rstrip(b"\r\n"), f"{name}:{number}", len(line))
         else:
             yield from _split_records(file, name, split_text == "wikitext")
@@ -260,11 +264,11 @@ def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any
 
 def _json_records(file: BinaryIO, path: str, name: str) -> Iterator[Record]:
     is_first = True
-    for number, line in enumerate(_lines(file), start=1):
+    for number, line in enumerate(lines_of(file), start=1):
         where = f"{name}:{number}"
         if len(line) > MAX_RECORD_BYTES:
             yield Record(where, None, f"longer than {MAX_RECORD_BYTES} bytes")
-        elif line := line.removeprefix(b"\xef\xbb\xbf").strip():
+        elif line := json_text_of(line):
             if is_first:
                 _check_is_json_lines(line, path)
                 is_first = False
@@ -335,8 +339,13 @@ def _kind(value: Any) -> str:
     )
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The file's lines; a line over MAX_RECORD_BYTES is cut there and its rest skipped."""
+def json_text_of(line: bytes) -> bytes:
+    """Return a line without its end and a byte order mark; empty if it has no record."""
+    return line.removeprefix(codecs.BOM_UTF8).strip()
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the file's lines; a line over MAX_RECORD_BYTES is cut there and its rest skipped."""
     while line := file.readline(MAX_RECORD_BYTES + 1):
         rest = line
         while len(rest) > 1 << 20 and not rest.endswith(b"\n"):
@@ -350,7 +359,7 @@ def _split_records(file: BinaryIO, name: str, wikitext: bool) -> Iterator[Record
     waiting: list[bytes] = []
     start = size = 0
     has_text, after_blank, seen_blank = False, True, False
-    for number, line in enumerate(itertools.chain(_lines(file), [b""]), start=1):
+    for number, line in enumerate(itertools.chain(lines_of(file), [b""]), start=1):
         blank = not line.strip()
         is_title = (
             wikitext and (after_blank or not seen_blank) and has_text and _TITLE.fullmatch(line)
@@ -393,7 +402,8 @@ def _parquet_records(
                 raise UserError(
                     f"{path} has none of the columns {wanted}; it has {', '.join(names)}"
                 )
-            for number, (fields, undecodable) in enumerate(parquet_rows(file, present), start=1):
+            rows = parquet_rows(source, file, present)
+            for number, (fields, undecodable) in enumerate(rows, start=1):
                 yield Record(f"{name}:{number}", fields, undecodable=undecodable)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path} cannot be read as Parquet: {error}") from error

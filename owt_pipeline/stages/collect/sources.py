@@ -3,9 +3,8 @@ of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
+from owt_pipeline.formats.batches import MAX_BATCH_BYTES
 from owt_pipeline.formats.captures import COMPLETE, OR_DAMAGED, Broken, captures
 from owt_pipeline.formats.lines import Block, LineReader, is_utf16
 from owt_pipeline.formats.messages import REDIRECTS, is_html
@@ -31,7 +31,7 @@ from schemas import Reason
 BLOCKS = pa.schema([pa.field("data", pa.large_binary()), pa.field("first_line", pa.int64())])
 """A block of lines, as it is sent to a worker process."""
 
-_BATCH_ROWS = 10_000
+_MAX_BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,29 @@ def read_source(
             if is_warc
             else _rows_of_table(uri, source.name, tally, allow_damaged)
         )
-        while some := list(islice(found, _BATCH_ROWS)):
+        for some in _batches(found):
             yield submissions({name: [row.get(name) for row in some] for name in SUBMISSIONS.names})
+
+
+def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows in lists that are bounded in number and in bytes: a title may be a text."""
+    batch: list[dict[str, Any]] = []
+    num_chars = 0
+    for row in rows:
+        batch.append(row)
+        num_chars += sum(map(_num_chars, row.values()))
+        if len(batch) == _MAX_BATCH_ROWS or num_chars >= MAX_BATCH_BYTES:
+            yield batch
+            batch = []
+            num_chars = 0
+    if batch:
+        yield batch
+
+
+def _num_chars(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    return sum(map(len, value)) if isinstance(value, list) else 0
 
 
 def _blocks(file: Any, source: Source, tally: Tally) -> Iterator[pa.RecordBatch]:

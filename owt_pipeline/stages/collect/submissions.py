@@ -7,7 +7,8 @@ change their type over the years.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -88,6 +89,12 @@ class Submission(msgspec.Struct, gc=False):
     body: Any = None
 
 
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_NEWLINE, _OPEN, _CLOSE = b"\n{}"
+
+_decoder = msgspec.json.Decoder(Submission)
+
+
 def submissions(columns: Mapping[str, Any]) -> pa.RecordBatch:
     """A batch of schema SUBMISSIONS; columns that are not given are null."""
     rows = len(columns["line"])
@@ -104,12 +111,7 @@ def read_block(block: Block, rules: Rules) -> pa.RecordBatch:
     A line that is no JSON object, has neither id nor URL, or has no score, gets the reason
     `bad_line`.
     """
-    lines = {
-        line: text
-        for line, text in enumerate(block.data.split(b"\n"), block.first_line)
-        if text.strip()
-    }
-    decoded = list(map(decode, lines.values()))
+    line_numbers, decoded = _decode_block(block)
     records = [Submission() if isinstance(found, str) else found for found in decoded]
     reason: list[str | None] = [None] * len(records)
     note = reason.copy()
@@ -120,7 +122,7 @@ def read_block(block: Block, rules: Rules) -> pa.RecordBatch:
             reason[row], note[row] = _judged_alone(found, rules)
     subreddits = _column([s.subreddit for s in records], pa.string(), as_text)
     columns = {
-        "line": list(lines),
+        "line": line_numbers,
         "url": _column([s.url for s in records], pa.string(), as_text),
         "score": _column([s.score for s in records], pa.int64(), integer),
         "reason": reason,
@@ -134,6 +136,37 @@ def read_block(block: Block, rules: Rules) -> pa.RecordBatch:
         "num_comments": _column([s.num_comments for s in records], pa.int64(), integer),
     }
     return submissions(columns)
+
+
+def _decode_block(block: Block) -> tuple[Sequence[int], Sequence[Submission | str]]:
+    """Return the numbers of the lines that are not blank, and what `decode` returns for each."""
+    if num_objects := _objects_of_lines(block.data):
+        with contextlib.suppress(*_UNDECODABLE):
+            records = _decoder.decode_lines(block.data)
+            # There are more if a line has two objects, which is one malformed line.
+            if len(records) == num_objects:
+                return range(block.first_line, block.first_line + len(records)), records
+    texts = {
+        number: text
+        for number, text in enumerate(block.data.split(b"\n"), block.first_line)
+        if text.strip()
+    }
+    return list(texts), list(map(decode, texts.values()))
+
+
+def _objects_of_lines(data: bytes) -> int:
+    """Return the number of lines if every line begins and ends with a brace, else 0.
+
+    Then no JSON value goes on after the end of a line, since none has `}` and `{` in it with only
+    white space between them.
+    """
+    if not (data.startswith(b"{") and data.endswith(b"}")):
+        return 0
+    content = np.frombuffer(data, np.uint8)
+    line_ends = np.flatnonzero(content == _NEWLINE)
+    is_closed = content[line_ends - 1] == _CLOSE
+    is_opened = content[line_ends + 1] == _OPEN
+    return len(line_ends) + 1 if is_closed.all() and is_opened.all() else 0
 
 
 def _column(values: list[Any], kind: pa.DataType, convert: Callable[[Any], Any]) -> pa.Array:
@@ -194,11 +227,6 @@ def _looks_like_self_post(s: Submission) -> bool:
     if not (isinstance(s.permalink, str) and len(s.permalink) > 1 and isinstance(s.url, str)):
         return False
     return "reddit.com/" in s.url and s.url.rstrip("/").endswith(s.permalink.rstrip("/"))
-
-
-_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-_decoder = msgspec.json.Decoder(Submission)
 
 
 def decode(line: bytes) -> Submission | str:

@@ -152,3 +152,39 @@ def test_any_line_becomes_one_row_or_is_blank(given_lines: list[dict[str, Any] |
     assert [r["line"] for r in found] == [
         11 + i for i, line in enumerate(lines) if line.strip(b" \t\r\x0b\x0c")
     ]
+
+
+GOOD = json.dumps(LINK).encode()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [GOOD, GOOD],
+        [GOOD, b"", b"  \r", GOOD + b"\r", GOOD],
+        # As many objects as lines, but not one on each.
+        [GOOD + b" " + GOOD, GOOD[:-1] + b',"a":', b"1}"],
+        [GOOD + GOOD, b'{"id": "x", "preview": {"a": {}', b'}, "b": {}}'],
+        [GOOD + b"," + GOOD, b'{"id": [{}', b",{}]}"],
+        [GOOD, b'{"title": "}', b'{"}', GOOD],
+        [GOOD, b"{}", b'{"id": "\xff"}', GOOD],
+        [GOOD, b"[" * 5000 + b"]" * 5000, GOOD],
+        [b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", GOOD],
+        [b"\xef\xbb\xbf" + GOOD, GOOD],
+        [b"{", b"}"],
+        [b"}", b"{"],
+        [b"{}{}", b"}{"],
+        [b'{"id": NaN}', GOOD],
+    ],
+)
+def test_lines_of_a_block_are_read_as_each_alone(lines: list[bytes]) -> None:
+    alone: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 11):
+        alone += [{**found, "line": number} for found in rows(line)]
+    together = rows(*lines)
+    for of_rows in (alone, together):
+        for found in of_rows:
+            # A line without a URL has the id of its place.
+            if found["url"] is None:
+                del found["url_id"], found["home"]
+    assert together == alone

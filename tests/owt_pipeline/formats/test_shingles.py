@@ -5,6 +5,7 @@ similarity predicts."""
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -144,6 +145,15 @@ def test_texts_are_the_same_if_their_words_are_and_without_words_if_they_are_equ
 
 
 HASHES = st.lists(st.integers(0, 2**32 - 1), max_size=40)
+
+
+def test_the_documented_shares_of_pairs_are_those_of_the_bands() -> None:
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "near-duplicates.md"
+    table = re.findall(r"^\| (0\.\d+) \| ([\d.]+)% \|$", page.read_text("utf-8"), re.MULTILINE)
+    assert len(table) == 8
+    for threshold, share in table:
+        bands, rows = banding(float(threshold))
+        assert f"{100 * probability(float(threshold), bands, rows):.1f}" == share
 
 
 def test_the_banding_is_datasketchs_choice() -> None:

@@ -172,7 +172,7 @@ def tokenizer_of(
 
 @pytest.mark.parametrize(
     ("kind", "bad"),
-    [({}, "abc \u0142d"), ({"unknown": True}, "abc \u0142d")],
+    [({}, "abc \u0142d"), ({"unknown": True}, "abc \u0142d"), ({"lower": True}, "abc \u0141D")],
 )
 def test_documents_that_a_tokenizer_cannot_write_are_counted_and_stop_it(
     tmp_path: Path, kind: dict[str, bool], bad: str, caplog: pytest.LogCaptureFixture
@@ -184,6 +184,12 @@ def test_documents_that_a_tokenizer_cannot_write_are_counted_and_stop_it(
     manifest = tokenized(tmp_path / "run", Options(name, max_changed_share=0.1), texts=texts)
     assert manifest.stats["documents_changed"] == 1
     assert said in caplog.text
+
+
+def test_letters_that_a_tokenizer_lowers_are_no_change(tmp_path: Path) -> None:
+    name = tokenizer_of(tmp_path / "t.json", lower=True)
+    manifest = tokenized(tmp_path / "run", Options(name), texts=["abcd ab"] * 9 + ["abc ABC"])
+    assert manifest.stats["documents_changed"] == 0
 
 
 @pytest.mark.parametrize("texts", [["abcd" * 50] * 20, ["ab cd " * 9], ["a", "abab" * 100]])
