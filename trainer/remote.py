@@ -108,7 +108,11 @@ def download_model(name: str) -> Path:
     repository, _, revision = name.partition("@")
     try:
         import huggingface_hub
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            HfHubHTTPError,
+            LocalEntryNotFoundError,
+        )
     except ImportError:
         raise ValueError(
             f"{name} is not a folder here, and a model of the Hugging Face Hub needs the extra "
@@ -120,6 +124,14 @@ def download_model(name: str) -> Path:
         try:
             path = huggingface_hub.hf_hub_download(repository, **where, local_files_only=True)
         except LocalEntryNotFoundError:
+            # Fails at once without a network, where the download retries for half a minute.
+            try:
+                url = huggingface_hub.hf_hub_url(repository, **where)
+                huggingface_hub.get_hf_file_metadata(url)
+            except HfHubHTTPError:
+                raise
+            except Exception as error:
+                raise LocalEntryNotFoundError(first_line(error)) from error
             path = huggingface_hub.hf_hub_download(repository, **where)
         return Path(path)
 
@@ -145,8 +157,8 @@ def download_model(name: str) -> Path:
     except Exception as error:  # of the package, its HTTP client or the file system
         raise ValueError(
             f"{name} is neither a folder here nor a model that can be had from the Hugging Face "
-            f"Hub ({type(error).__name__}: {first_line(error)}): check the name; or fetch it once "
-            f"while connected (`hf download {repository}`); or name a mirror by HF_ENDPOINT"
+            f"Hub ({first_line(error)}): check the name; or fetch it once while connected "
+            f"(`hf download {repository}`); or name a mirror by HF_ENDPOINT"
         ) from error
     return folder
 

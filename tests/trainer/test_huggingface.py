@@ -343,6 +343,7 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(
         hub.files[name.partition("@")[0]] = files
         found = Path(downloaded(name, environment, tmp_path))
     assert {path.name: path.read_bytes() for path in found.iterdir()} == files
+    assert downloaded(name, environment, tmp_path) == str(found)
     environment["HF_HUB_OFFLINE"] = "1"
     assert downloaded(name, environment, tmp_path) == str(found)
     expected = load_pretrained(str(folder)).model(IDS)
@@ -363,9 +364,10 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(tmp_path: Path) -> None:
         for name in ("gpt3", "someone/else", "a--b"):
             line = downloaded(name, environment, tmp_path)
             assert f"ValueError: {name} is neither a folder here nor a model that can be" in line
-    environment["HF_HUB_OFFLINE"] = "1"
-    line = downloaded("gpt2", environment, tmp_path)
-    assert "while connected (`hf download gpt2`); or name a mirror by HF_ENDPOINT" in line
+    for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
+        line = downloaded("gpt2", environment | offline, tmp_path)
+        assert "while connected (`hf download gpt2`); or name a mirror by HF_ENDPOINT" in line
+        assert "Retrying" not in line
 
 
 def test_a_folder_comes_before_a_name_of_the_hub(
