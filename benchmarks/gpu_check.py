@@ -149,7 +149,7 @@ def rates(run: Path) -> Result:
         "memory_gb": round(max(record["memory_gb"] for record in found), 2),
         "compile_s": round(sum(max(0.0, own - settled) for own in early), 1),
         "micro_batch": int(
-            re.findall(r"micro-batches of (\d+)", (run / "output.txt").read_text())[-1]
+            re.findall(r"micro-batch(?:es)? of (\d+)", (run / "output.txt").read_text())[-1]
         ),
         "loss": round(found[-1]["loss"], 4),
     }

@@ -44,8 +44,8 @@ class TrainConfig:
         help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False
     )
     init_from: str | None = option(
-        None, "start from a checkpoint, with the state of the same optimizer, or a GPT-2 folder of "
-        "Hugging Face",
+        None, "start from a checkpoint, with the state of the same optimizer, or a GPT-2 of "
+        "Hugging Face: a folder, or a name such as gpt2",
         metavar="DIR",
     )  # fmt: skip
     preset: str = option("124M", "the model", choices=PRESETS)
@@ -210,9 +210,22 @@ def default_batch(name: str) -> int:
     return 8192 if name == "tiny" else 524288
 
 
+# Once settings beside the preset. Records keep them, as the preset has them: tools made for
+# records of earlier versions read them there.
+_OF_PRESET = ("rope", "qk_norm", "activation")
 # The defaults of settings that earlier versions had; ... where any value may be ignored.
 _REMOVED: dict[str, Any] = {"cache": ..., "rope": False, "qk_norm": False, "activation": "gelu"}
-_SPEEDRUN = {"rope": True, "qk_norm": True, "activation": "relu2"}
+
+
+def recorded_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings as a checkpoint's record has them."""
+    return dataclasses.asdict(config) | _pieces_of(config.preset)
+
+
+def _pieces_of(name: str) -> dict[str, Any]:
+    """Return the pieces of a preset; none for a name that is not one."""
+    shape = PRESETS.get(name)
+    return {piece: getattr(shape, piece) for piece in _OF_PRESET} if shape else {}
 
 
 def config_of(
@@ -223,17 +236,20 @@ def config_of(
     Those that it lacks have their defaults. Raises SettingsError as `known_entries`.
     """
     given = {key: value for key, value in settings.items() if value is not None}
-    if given.items() >= _SPEEDRUN.items():  # once three settings beside a preset
-        given = _with_speedrun({k: own for k, own in given.items() if k not in _SPEEDRUN})
+    pieces = {name: given[name] for name in _OF_PRESET if name in given}
+    if pieces.items() <= _pieces_of(given.get("preset", TrainConfig.preset)).items():
+        given = {key: value for key, value in given.items() if key not in pieces}
+    elif pieces == _pieces_of("speedrun"):  # of a version without this preset
+        given = _with_speedrun({key: own for key, own in given.items() if key not in pieces})
     return from_table(TrainConfig, known_entries(TrainConfig, given, where, say), where)
 
 
 def _with_speedrun(given: dict[str, Any]) -> dict[str, Any]:
-    shape = PRESETS[given["preset"]]
-    if given["preset"] != "124M":
-        for name in ("n_layer", "n_head", "width", "context"):
-            given.setdefault(name, getattr(shape, name))
-        given.setdefault("batch_tokens", default_batch(given["preset"]))
+    name = given.get("preset", TrainConfig.preset)
+    if name in PRESETS and name != "124M":
+        for size in ("n_layer", "n_head", "width", "context"):
+            given.setdefault(size, getattr(PRESETS[name], size))
+        given.setdefault("batch_tokens", default_batch(name))
     return given | {"preset": "speedrun"}
 
 

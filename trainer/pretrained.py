@@ -1,5 +1,4 @@
-"""What runs and tools start from: a checkpoint, a run's newest one, or a GPT-2 folder of Hugging
-Face."""
+"""What runs and tools start from: a checkpoint, a run's newest one, or a GPT-2 of Hugging Face."""
 
 from __future__ import annotations
 
@@ -22,10 +21,11 @@ from trainer.corpora import Corpora
 from trainer.data import DocumentBlocks
 from trainer.metrics import has_saved
 from trainer.model import GPT, ModelConfig
+from trainer.remote import download_model, is_hub_name
 from trainer.shards import TokenizerInfo, sha256_of
 from trainer.signing import verifier_of
 
-MODELS = "a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
+MODELS = "a checkpoint, a run's folder for its newest, or a GPT-2 folder or name of Hugging Face"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def load_pretrained(
     verify_key: str | None = None,
     step: int | None = None,
 ) -> Pretrained:
-    """The model in a Hugging Face folder, or of a checkpoint as `resolve` finds it.
+    """Return the model of a Hugging Face folder or name, or of a checkpoint as `resolve` finds it.
 
     The owner of the public key `verify_key` must have signed the folder, which is checked before
     the model is read. Raises SignatureError, CheckpointError, ValueError: it is not signed, is
@@ -85,6 +85,12 @@ def load_pretrained(
     """
     check_local(source, "model")
     check = verifier_of(verify_key) if verify_key else None
+    if is_hub_name(source):
+        if check:  # the cache has links, which no signature covers
+            raise SettingsError(
+                f"verify_key: signatures are of a folder: hf download {source} --local-dir FOLDER"
+            )
+        source = str(download_model(source))
     huggingface = (Path(source) / "config.json").is_file()
     folder = Path(source) if huggingface else resolve(source, step)
     if check:
@@ -110,18 +116,11 @@ def load_pretrained(
     )
 
 
+# The settings that a resumed run has to keep.
 _FROZEN = SHAPE - {"dropout"} | {
-    "preset",
-    "init_from",
-    "seed",
-    "batch_tokens",
-    "optimizer",
-    "sampler",
-    "long_min_tokens",
-    "long_fraction",
-    "document_mask",
-}
-"""The settings that a resumed run has to keep."""
+    "preset", "init_from", "seed", "batch_tokens", "optimizer", "sampler", "long_min_tokens",
+    "long_fraction", "document_mask",
+}  # fmt: skip
 
 
 def newest(
@@ -286,17 +285,12 @@ def _read_tokenizer(tokenizers: Any, path: Path) -> Any:
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-_FIXED = (  # settings of GPT-2 that this model does not vary
-    "model_type",
-    "activation_function",
-    "layer_norm_epsilon",
-    "scale_attn_weights",
-    "scale_attn_by_inverse_layer_idx",
-    "reorder_and_upcast_attn",
-    "add_cross_attention",
-    "tie_word_embeddings",
-    "n_inner",
-)
+# Settings of GPT-2 that this model does not vary.
+_FIXED = (
+    "model_type", "activation_function", "layer_norm_epsilon", "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention",
+    "tie_word_embeddings", "n_inner",
+)  # fmt: skip
 
 
 def load_huggingface(folder: Path) -> GPT:
@@ -327,11 +321,8 @@ def load_huggingface(folder: Path) -> GPT:
         raise ValueError(
             f"{folder} is no model that the trainer loads: {first_line(error)}"
         ) from error
-    model = GPT(
-        ModelConfig(
-            config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd
-        )
-    )
+    sizes = config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd
+    model = GPT(ModelConfig(*sizes))
     model.load_state_dict(from_huggingface(theirs.state_dict(), model.config))
     return model
 
@@ -348,9 +339,14 @@ def from_huggingface(
     }
     padding = config.padded_vocab_size - config.vocab_size
     ours["wte.weight"] = torch.nn.functional.pad(ours["wte.weight"], (0, 0, 0, padding))
+    return _transposed(ours)
+
+
+def _transposed(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights with those of linear layers as Conv1D has them, or the reverse."""
     return {
-        name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous()
-        for name, own in ours.items()
+        name: (tensor.t() if name.endswith(_TRANSPOSED) else tensor).contiguous()
+        for name, tensor in state.items()
     }
 
 
@@ -365,11 +361,7 @@ def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
     for name in names.keys() - state.keys():
         state[name] = torch.zeros(names[name].shape)
     state["wte.weight"] = state["wte.weight"][: model.config.vocab_size]
-    state = {
-        name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous()
-        for name, own in state.items()
-    }
-    return {f"transformer.{name}": own for name, own in state.items()}
+    return {f"transformer.{name}": own for name, own in _transposed(state).items()}
 
 
 def end_of_text(folder: Path, vocab_size: int) -> int:
@@ -401,15 +393,9 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load; ValueError for a
     model of other parts."""
     config, transformers = model.config, _transformers()
-    plain = ModelConfig(
-        config.vocab_size,
-        config.context,
-        config.n_layer,
-        config.n_head,
-        config.width,
-        config.dropout,
-        bias=config.bias,
-    )
+    gpt2 = ModelConfig()
+    pieces = ("embedding_width", "shared_layers", "rope", "qk_norm", "activation")
+    plain = dataclasses.replace(config, **{name: getattr(gpt2, name) for name in pieces})
     if config != plain:
         raise ValueError(
             f"transformers knows no GPT-2 with other parts than {plain}; this is {config}"
@@ -428,9 +414,8 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     )
     with torch.device("meta"):
         theirs = transformers.GPT2LMHeadModel(shape)
-    theirs.load_state_dict(
-        to_huggingface(model), strict=False, assign=True
-    )  # all but the tied output
+    # All but the output, which is tied.
+    theirs.load_state_dict(to_huggingface(model), strict=False, assign=True)
     theirs.tie_weights()
     theirs.save_pretrained(folder)
     loaded = Tokenizer(tokenizer).loaded
@@ -442,9 +427,8 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
         unk_token=text,
         model_max_length=config.context,
     ).save_pretrained(folder)
-    loaded.save(
-        str(folder / "tokenizer.json")
-    )  # theirs makes an ordinary token that ends texts a special one
+    # Again: theirs makes an ordinary token that ends texts a special one.
+    loaded.save(str(folder / "tokenizer.json"))
     for path in folder.iterdir():
         shutil.copymode(folder / "config.json", path)  # else only its owner can read the weights
 
@@ -458,9 +442,8 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError(
-            "folders of Hugging Face need the extra hf: pip install transformers"
-        ) from None
+        text = "folders of Hugging Face need the extra hf: pip install transformers"
+        raise ValueError(text) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers

@@ -1,12 +1,15 @@
-"""Buckets (`s3://`, `gs://`) and the Hub: opened, and sent a run while it trains."""
+"""Buckets (`s3://`, `gs://`) and the Hub: opened, read, and sent a run while it trains."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,93 @@ def _file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
         server = {"scheme": scheme or "http", "endpoint_override": host.strip("/")}
         filesystem = pyarrow.fs.GcsFileSystem(anonymous=True, **server)
     return filesystem, path
+
+
+# A repository, and its revision: gpt2, openai-community/gpt2@main.
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?")
+# The first of these that a model has, and the others that it has.
+_HUB_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_HUB_TOKENIZER = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def is_hub_name(source: str) -> bool:
+    """Return whether this has the form of a model's name at the Hub, and no file has the name."""
+    return bool(_HUB_NAME.fullmatch(source)) and not Path(source).exists()
+
+
+def download_model(name: str) -> Path:
+    """Return the folder of a model in the Hub's cache, after a download of what the cache lacks.
+
+    A cached file is used without a check, so that a rerun needs no network and gets no newer file.
+    `NAME@REVISION` selects a revision. Raises ValueError: the model cannot be had.
+    """
+    repository, _, revision = name.partition("@")
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            HfHubHTTPError,
+            LocalEntryNotFoundError,
+        )
+    except ImportError:
+        raise ValueError(
+            f"{name} is not a folder here, and a model of the Hugging Face Hub needs the extra "
+            f"hf: pip install transformers"
+        ) from None
+
+    def fetch(file: str) -> Path:
+        where: dict[str, Any] = {"filename": file, "revision": revision or None}
+        try:
+            path = huggingface_hub.hf_hub_download(repository, **where, local_files_only=True)
+        except LocalEntryNotFoundError:
+            # Fails at once without a network, where the download retries for half a minute.
+            try:
+                url = huggingface_hub.hf_hub_url(repository, **where)
+                huggingface_hub.get_hf_file_metadata(url)
+            except HfHubHTTPError:
+                raise
+            except Exception as error:
+                raise LocalEntryNotFoundError(first_line(error)) from error
+            path = huggingface_hub.hf_hub_download(repository, **where)
+        return Path(path)
+
+    def fetch_first(files: Sequence[str]) -> Path:
+        errors = []
+        for file in files:
+            try:
+                return fetch(file)
+            except EntryNotFoundError as error:
+                errors.append(error)
+        raise errors[0]
+
+    try:
+        folder = fetch("config.json").parent
+        revision = folder.name  # the commit: all files are of one
+        weights = fetch_first(_HUB_WEIGHTS)
+        if weights.suffix == ".json":
+            for file in sorted(set(json.loads(weights.read_bytes())["weight_map"].values())):
+                fetch(file)
+        for file in _HUB_TOKENIZER:
+            with suppress(EntryNotFoundError):
+                fetch(file)
+    except Exception as error:  # of the package, its HTTP client or the file system
+        raise ValueError(
+            f"{name} is neither a folder here nor a model that can be had from the Hugging Face "
+            f"Hub ({first_line(error)}): check the name; or fetch it once while connected "
+            f"(`hf download {repository}`); or name a mirror by HF_ENDPOINT"
+        ) from error
+    return folder
 
 
 class Publisher:

@@ -21,7 +21,7 @@ from schemas import SettingsError
 from trainer import checkpoint, pretrained
 from trainer.checkpoint import Record, Saver
 from trainer.command_line import first_line, is_out_of_memory, pluralize, run_reporting
-from trainer.config import TrainConfig, parse
+from trainer.config import TrainConfig, parse, recorded_settings
 from trainer.corpora import open_corpora
 from trainer.data import DocumentBlocks, Loader
 from trainer.device import (
@@ -119,15 +119,14 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             f"{shape.context}{over} "
             f"{pluralize(loader.accumulation, 'micro-batch')} of {loader.micro_batch} at most"
         )
-        settings = dataclasses.asdict(config)
-        log = StepLog(out, start, settings, ranks, tokens, flops, say)
+        log = StepLog(out, start, dataclasses.asdict(config), ranks, tokens, flops, say)
         ending.callback(log.close)
         ending.callback(gc.unfreeze)
         ending.callback(gc.enable)
         record = Record(
             step=start,
             model=dataclasses.asdict(shape),
-            settings=settings,
+            settings=recorded_settings(config),
             data=corpora.description(),
             tokenizer={k: getattr(tokenizer, k) for k in ("name", "sha256", "vocab_size", "eot")},
             parent=before.digest if before else "",

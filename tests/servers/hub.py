@@ -47,7 +47,9 @@ class Hub:
             return 503, {"error": "unavailable"}
         if "/resolve/" in path:
             name, _, file = path.removeprefix("/").partition("/resolve/")
-            content = self.files.get(name, {}).get(file.partition("/")[2])
+            if name not in self.files:
+                return 404, {"error": "Repository not found"}
+            content = self.files[name].get(file.partition("/")[2])
             return (404, {"error": "Entry not found"}) if content is None else (200, content)
         if path == "/api/repos/create":
             entry = json.loads(body)
@@ -148,7 +150,8 @@ def hub_server() -> Iterator[Hub]:
             text = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
             if status == 404:
-                self.send_header("X-Error-Code", "RepoNotFound")
+                is_entry = content == {"error": "Entry not found"}
+                self.send_header("X-Error-Code", "EntryNotFound" if is_entry else "RepoNotFound")
             if isinstance(content, bytes):
                 self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
                 self.send_header("X-Repo-Commit", "0" * 40)

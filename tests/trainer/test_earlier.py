@@ -122,6 +122,31 @@ def test_the_speedruns_three_settings_are_its_preset(earlier: TrainConfig, tmp_p
     assert documents.main([new.out, "--step", "3"]) == 0
 
 
+@pytest.mark.parametrize("preset", ["tiny", "speedrun"])
+@pytest.mark.parametrize("missing", [*PIECES, None])
+def test_records_name_the_pieces_of_a_preset(
+    earlier: TrainConfig, tmp_path: Path, preset: str, missing: str | None, capsys: Capture
+) -> None:
+    """As records of earlier versions did; one that lacks a piece continues."""
+    sizes = {"n_layer": 1, "n_head": 2, "max_steps": 6}
+    new = dataclasses.replace(earlier, out=str(tmp_path / "new"), preset=preset, **sizes)
+    train(new)
+    pieces = PIECES if preset == "speedrun" else {name: not own for name, own in PIECES.items()}
+
+    def change(record: dict[str, Any]) -> None:
+        settings = record["settings"]
+        found = {name: settings[name] for name in PIECES}
+        assert found == (pieces | {"activation": "gelu"} if preset == "tiny" else pieces)
+        if missing:
+            settings.pop(missing)
+
+    change_record(new.out, change)
+    capsys.readouterr()
+    train(dataclasses.replace(new, max_steps=7))
+    assert "does not exist" not in capsys.readouterr().out
+    assert documents.main([new.out, "--step", "3"]) == 0
+
+
 def test_pieces_of_the_speedrun_without_the_others_are_refused(earlier: TrainConfig) -> None:
     change_record(earlier.out, lambda record: record["settings"].update(rope=True))
     with pytest.raises(SettingsError, match="has no setting rope, which was True"):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.trainer.conftest import Capture
+from tests.servers.hub import environment_of, hub_server
+from tests.trainer.conftest import REPOSITORY, Capture
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import (
     Tokenizer,
@@ -298,3 +302,87 @@ def test_a_loss_that_is_not_finite_is_no_figure(
     (tmp_path / "text.txt").write_text("hello " * 40)
     assert evaluate.main([str(folder), "--text", str(tmp_path / "text.txt")]) == 1
     assert "loss on the text is not finite" in capsys.readouterr().err
+
+
+def in_new_process(code: str, environment: dict[str, str], home: Path) -> str:
+    """Return the last line of what it prints, or of its error."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=home,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return (done.stdout or done.stderr).strip().splitlines()[-1]
+
+
+def downloaded(name: str, environment: dict[str, str], home: Path) -> str:
+    code = f"from trainer.remote import download_model as get; print(get({name!r}))"
+    return in_new_process(code, environment, home)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("tiny-gpt2", "safetensors"), ("someone/gpt2", "pickle"), ("someone/gpt2@main", "shards")],
+)
+def test_a_model_of_the_hub_is_loaded_by_its_name(
+    folder: Path, tmp_path: Path, name: str, layout: str
+) -> None:
+    """And again from the cache, when the Hub is gone."""
+    if layout == "pickle":
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    if layout == "shards":
+        model = transformers.GPT2LMHeadModel.from_pretrained(folder)
+        (folder / "model.safetensors").unlink()
+        model.save_pretrained(folder, max_shard_size="20KB")
+    with hub_server() as hub:
+        environment = environment_of(hub, tmp_path / "home")
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        hub.files[name.partition("@")[0]] = files
+        found = Path(downloaded(name, environment, tmp_path))
+    assert {path.name: path.read_bytes() for path in found.iterdir()} == files
+    assert downloaded(name, environment, tmp_path) == str(found)
+    environment["HF_HUB_OFFLINE"] = "1"
+    assert downloaded(name, environment, tmp_path) == str(found)
+    expected = load_pretrained(str(folder)).model(IDS)
+    assert torch.equal(load_pretrained(str(found)).model(IDS), expected)
+    if layout == "safetensors":
+        code = (
+            f"import torch; from trainer import GPT; model = GPT.from_pretrained({name!r}); "
+            "print(model(torch.arange(32)[None] * 7 % 400).double().sum().item())"
+        )
+        total = float(in_new_process(code, environment, tmp_path))
+        assert total == pytest.approx(expected.double().sum().item(), rel=1e-6)
+
+
+def test_a_name_that_the_hub_does_not_have_is_one_line(tmp_path: Path) -> None:
+    with hub_server() as hub:
+        hub.files["someone/else"] = {"config.json": b"{}"}
+        environment = environment_of(hub, tmp_path / "home")
+        for name in ("gpt3", "someone/else", "a--b"):
+            line = downloaded(name, environment, tmp_path)
+            assert f"ValueError: {name} is neither a folder here nor a model that can be" in line
+    for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
+        line = downloaded("gpt2", environment | offline, tmp_path)
+        assert "while connected (`hf download gpt2`); or name a mirror by HF_ENDPOINT" in line
+        assert "Retrying" not in line
+
+
+def test_a_folder_comes_before_a_name_of_the_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_pretrained("theirs").folder == Path("theirs")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty is neither a checkpoint nor the folder of a run"):
+        load_pretrained("empty")
+
+
+def test_signatures_are_not_checked_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.pretrained.verifier_of", lambda key: print)
+    with pytest.raises(ValueError, match="hf download someone/gpt2 --local-dir FOLDER"):
+        load_pretrained("someone/gpt2", verify_key="key.pem")
