@@ -46,7 +46,14 @@ class DatasetReader:
     def table_of_files(self) -> FileTable:
         """Raises UserError if the list of files is missing or damaged."""
         listed = self.manifest.files
-        return _file_table(self.workdir, listed.path, listed.sha256)
+        return _file_table(self.workdir, listed.path, listed.sha256, self.remedy)
+
+    @property
+    def remedy(self) -> str:
+        """How the dataset is made again, for a message."""
+        if self.manifest.stage == "import":
+            return f"{command('owt', 'import', self.workdir)} with the same files makes it again"
+        return f"{command('owt', 'run', self.workdir)} makes it again"
 
     @property
     def num_shards(self) -> int:
@@ -180,24 +187,20 @@ def run_of(folder: Storage) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
+def _file_table(workdir: Storage, path: str, sha256: str, remedy: str) -> FileTable:
     """Cached, because a process reads the files of many shards."""
     try:
         data = workdir.read(path)
     except OSError as error:
         raise UserError(
-            f"{workdir.path(path)}, the list of files, cannot be read ({error}): "
-            f"{command('owt', 'run', workdir)} makes it again"
+            f"{workdir.path(path)}, the list of files, cannot be read ({error}): {remedy}"
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise UserError(
-            f"{workdir.path(path)} was changed after it was written: "
-            f"{command('owt', 'run', workdir)} makes it again"
-        )
+        raise UserError(f"{workdir.path(path)} was changed after it was written: {remedy}")
     try:
         return FileTable.from_parquet(data, workdir.path(path))
     except ManifestError as error:
-        raise UserError(f"{error}; {command('owt', 'run', workdir)} makes it again") from error
+        raise UserError(f"{error}; {remedy}") from error
 
 
 @dataclass(frozen=True)
