@@ -42,7 +42,7 @@ from owt_pipeline.engine.stage import (
 from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.ledger.commit import Place, lost_files
-from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.dataset import DatasetReader, RecordsReader
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
@@ -142,9 +142,10 @@ def _forward(
                 f"{workdir}/{name} is missing or not finished: run "
                 f"{command('owt', 'run', workdir, '--until', DATASETS[name].stage)} first"
             )
+    # By records: a published list may be lost, or out of date.
     readers = {
-        name: DatasetReader(workdir, root.datasets[name])
-        for name in inputs
+        name: RecordsReader(workdir, root.datasets[name], filter(None, records))
+        for name, records in inputs.items()
         if name in root.datasets
     }
     root = with_generations_of(root, [inputs[name] for name in stage.inputs])

@@ -19,7 +19,7 @@ from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import REJECTS, Reason
 from schemas.datasets import LEDGER
-from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile
+from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile, ShardRecord
 
 
 class DatasetReader:
@@ -137,6 +137,21 @@ class DatasetReader:
                 if file.path.endswith(".arrow")
                 else pq.read_schema(source)
             )
+
+
+class RecordsReader(DatasetReader):
+    """Reads a dataset by the records of its shards, whether or not a list of files has them."""
+
+    def __init__(self, workdir: Storage, manifest: Manifest, records: Iterable[ShardRecord]):
+        super().__init__(workdir, manifest)
+        self._records = records
+        self._table: FileTable | None = None
+
+    @property
+    def table_of_files(self) -> FileTable:
+        if self._table is None:
+            self._table = FileTable(list(self._records))
+        return self._table
 
 
 # A batch of the longest documents may be this large, since all its rows are in memory.

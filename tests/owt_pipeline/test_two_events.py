@@ -312,3 +312,31 @@ def test_a_takedown_from_a_shard_whose_corpus_is_lost(
     assert corpus_urls(run) == expected
     assert "no problems found" in ask_owt("verify", run)
     assert "forgotten" in ask_owt("why", run, forgotten)
+
+
+@pytest.mark.parametrize("dataset", ["documents", "clean", "duplicates", "corpus", "tokens"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("command", ["run", "import"])
+def test_a_lost_list_of_files_after_a_takedown(
+    run: Path, finished_run: Path, dataset: str, is_damaged: bool, command: str, tmp_path: Path
+) -> None:
+    forgotten = min(corpus_urls(run))
+    (tmp_path / "list.txt").write_text(f"{forgotten}\n")
+    ask_owt("forget", run, tmp_path / "list.txt")
+    expected = corpus_urls(run)
+    path = run / manifest_of(run, dataset).files.path
+    if is_damaged:
+        os.truncate(path, 9)
+    else:
+        path.unlink()
+    if command == "import":
+        add_generation(run)
+    elif dataset == "documents":
+        said = ask_owt("run", run, code=1)
+        (remedy,) = re.findall(r"`owt ([^`]+)` with the same files makes it again", said)
+        ask_owt(*shlex.split(remedy), finished_run.parent / "first.jsonl", "--num_shards", 2)
+    ask_owt("run", run)
+    assert (run / manifest_of(run, dataset).files.path).exists()
+    assert corpus_urls(run) >= expected
+    assert forgotten not in corpus_urls(run)
+    assert "no problems found" in ask_owt("verify", run)
