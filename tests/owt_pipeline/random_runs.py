@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
-import gzip
-import json
 import os
 import random
 import re
@@ -22,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +27,19 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from owt_pipeline.cli import main as main_of_owt
-from owt_pipeline.engine import parts, plan, runner
-from owt_pipeline.formats import forgotten_texts, takedowns
-from owt_pipeline.ledger import dataset, root
 from owt_pipeline.ledger.root import COPY
-from owt_pipeline.storage.disk import Disk
 from schemas.manifest import ROOT
+from tests.owt_pipeline.one_process import (
+    forget_processes,
+    kill_this_process,
+    refuse_writes,
+    stopping_at,
+    without_runner,
+)
+from tests.owt_pipeline.random_inputs import DUMPS, url_of, write_inputs
 from tests.owt_pipeline.runs import files_of, root_of, run_here
 
-_WORDS = (
-    "the river carries its slow brown water past old stone houses where people read write walk and "
-    "talk about weather music bread small boats long winters and a garden behind every wall"
-).split()
 _MODULE = "tests.owt_pipeline.random_runs"
-_DUMPS = "ABC"
 _STAGES = ("collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize")
 _LAST = ("--until", "tokenize")
 _OPTIONS = {
@@ -54,67 +50,7 @@ _OPTIONS = {
 }
 """For each option that a program changes: its value at the end of each program, and another."""
 
-# The first of a pair repeats the second: all of it, or with one word changed.
-_COPIES = {"B0": "A0", "B2": "A2", "C1": "B3"}
-_NEAR = {"B1": "A1", "C0": "A0"}
-_SHORT = "A3"
-_NOT_ARCHIVED = "C3"
-
 _DELETABLE = ("urls", "warc", "pages", "documents", "clean", "duplicates", "corpus", "tokens")
-
-
-def url_of(post: str) -> str:
-    return f"https://site{post.lower()}.example.org/story"
-
-
-def write_inputs(folder: Path) -> None:
-    """Write three dumps of four posts each, and a WARC file with their pages."""
-    records = []
-    for name in _DUMPS:
-        posts = []
-        for number in range(4):
-            post = f"{name}{number}"
-            posts.append(json.dumps(_submission(post, number)) + "\n")
-            if post != _NOT_ARCHIVED:
-                records.append(_record(post))
-        with gzip.open(folder / f"RS_{name}.gz", "wt") as dump:
-            dump.writelines(posts)
-    (folder / "pages.warc.gz").write_bytes(b"".join(records))
-
-
-def _submission(post: str, number: int) -> dict[str, Any]:
-    return {
-        "id": post.lower(), "name": f"t3_{post.lower()}", "subreddit": "x",
-        "created_utc": 1_700_000_000 + number, "score": 5, "num_comments": 1,
-        "title": f"Story {number}", "url": url_of(post), "is_self": False, "over_18": False,
-    }  # fmt: skip
-
-
-def _record(post: str) -> bytes:
-    source = _COPIES.get(post) or _NEAR.get(post) or post
-    rng = random.Random(source)
-    words = [rng.choice(_WORDS) for _ in range(30 if post == _SHORT else 200)]
-    if post in _NEAR:
-        words[100] = post
-    text = "".join(
-        f"<p>{' '.join(words[start : start + 50]).capitalize()}.</p>"
-        for start in range(0, len(words), 50)
-    )
-    page = (
-        f"<html lang=en><head><title>Story {source}</title></head><body><article>"
-        f"<h1>Story of {source}</h1>{text}</article></body></html>"
-    ).encode()
-    http = (
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"
-        b"Content-Length: %d\r\n\r\n" % len(page)
-    ) + page
-    head = (
-        f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url_of(post)}\r\n"
-        f"WARC-Record-ID: <urn:uuid:00000000-0000-4000-8000-0000000000{post}>\r\n"
-        "WARC-Date: 2024-01-01T00:00:00Z\r\nContent-Type: application/http; msgtype=response\r\n"
-        f"Content-Length: {len(http)}\r\n\r\n"
-    )
-    return gzip.compress(head.encode() + http + b"\r\n\r\n")
 
 
 class Failure(AssertionError):
@@ -262,7 +198,7 @@ class Program:
 
     def _next_dump(self) -> str | None:
         """A dump that the run does not have yet, which it gets by the end at the latest."""
-        left = [name for name in _DUMPS if name not in self.begun]
+        left = [name for name in DUMPS if name not in self.begun]
         self.begun += left[:1]
         return left[0] if left else None
 
@@ -277,7 +213,7 @@ class Program:
         self._stop(["forget", self.run, self._list(), "--workers", 1])
 
     def _list(self) -> Path:
-        posts = [f"{name}{number}" for name in _DUMPS for number in range(4)]
+        posts = [f"{name}{number}" for name in DUMPS for number in range(4)]
         for post in self.rng.sample(posts, self.rng.choice([1, 1, 2])):
             is_domain = self.rng.random() < 0.2
             self.lists.append(f"site{post.lower()}.example.org" if is_domain else url_of(post))
@@ -354,7 +290,7 @@ class Program:
 
     def _look(self) -> None:
         self._owt("ls", self.run, codes=(0, 3))
-        self._owt("why", self.run, url_of(f"{self.rng.choice(_DUMPS)}1"), codes=(0, 1, 3))
+        self._owt("why", self.run, url_of(f"{self.rng.choice(DUMPS)}1"), codes=(0, 1, 3))
         self._owt("verify", self.run, codes=(0, 1))
 
     def _remove(self, path: Path) -> None:
@@ -377,7 +313,7 @@ class Program:
             self.log.append(f"    exit code {done.returncode}")
             assert done.returncode in (0, -9) or "owt: error" in done.stderr, done.stderr
         else:
-            with stopping_at(num_writes, _refuse):
+            with stopping_at(num_writes, refuse_writes):
                 self._ask(*words)
 
     # The end
@@ -458,74 +394,6 @@ def finished_run(inputs: Path, dumps: tuple[str, ...], lines: tuple[str, ...]) -
     return folder
 
 
-def forget_processes() -> None:
-    """Forget what a process knows of a run: each command has a process of its own."""
-    takedowns._read.cache_clear()
-    takedowns._index.cache_clear()
-    forgotten_texts.read_forgotten.cache_clear()
-    plan._warn_once.cache_clear()
-    plan._opened = None
-    root._checked.clear()
-    for value in vars(dataset).values():
-        if hasattr(value, "cache_clear"):
-            value.cache_clear()
-
-
-@contextlib.contextmanager
-def without_runner() -> Iterator[None]:
-    """Run the stages without Beam's runner, in a third of the time."""
-    original = runner._run_locally
-    plan_stage = plan.plan_stage
-
-    def run_here(stages: Any, runtime: Any, version: str | None) -> None:
-        for number, (stage, options) in enumerate(stages):
-            # The later stages may read files that are gone.
-            parts.plan_stage = functools.partial(plan_stage, later=stages[number + 1 :])
-            parts.make_here(stage, options, runtime)
-
-    runner._run_locally = run_here
-    try:
-        yield
-    finally:
-        runner._run_locally = original
-        parts.plan_stage = plan_stage
-
-
-_WRITES = ("put_file", "put", "put_if", "delete")
-
-
-@contextlib.contextmanager
-def stopping_at(num_writes: int, stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` in place of each write to a disk after the first ones."""
-    left = iter(range(num_writes))
-    originals = {name: getattr(Disk, name) for name in _WRITES}
-
-    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def write(*arguments: Any) -> Any:
-            if next(left, None) is None:
-                stop()
-            return original(*arguments)
-
-        return write
-
-    for name, original in originals.items():
-        setattr(Disk, name, counted(original))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(Disk, name, original)
-
-
-def _refuse() -> None:
-    raise OSError(5, os.strerror(5), "a disk that was taken away")
-
-
-def _kill_this_process() -> None:
-    os.kill(os.getpid(), 9)
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-49", help="first and last seed")
@@ -536,7 +404,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.kill_at is not None:
-        with without_runner(), stopping_at(arguments.kill_at, _kill_this_process):
+        with without_runner(), stopping_at(arguments.kill_at, kill_this_process):
             return main_of_owt(arguments.words)
     first, _, last = arguments.seeds.partition("-")
     num_failed = 0

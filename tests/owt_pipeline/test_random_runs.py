@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.owt_pipeline.random_runs import Program, without_runner, write_inputs
+from tests.owt_pipeline.one_process import without_runner
+from tests.owt_pipeline.random_inputs import write_inputs
+from tests.owt_pipeline.random_runs import Program
 
 _SEEDS = range(50)
 _WITH_KILLS = range(100, 104)
