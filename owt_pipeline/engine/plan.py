@@ -42,7 +42,7 @@ from owt_pipeline.engine.stage import (
 from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.ledger.commit import Place, lost_files
-from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.dataset import DatasetReader, RecordsReader
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
@@ -64,7 +64,7 @@ class StagePlan:
       keys: the key of each shard; empty if it depends on a shard that is yet to be made.
       made_from: likewise, without what changes from outside.
       rows: the record of each shard that was made from this key; None if it is missing.
-      gone: shards with a row, but without their files.
+      gone: shards whose files are lost: those of the row, or those that only a takedown changes.
       make: the shards to make.
       why: why, in a few words.
       before: the published records, by shard.
@@ -124,13 +124,8 @@ def _check_there(reader: DatasetReader, shards: Iterable[int]) -> None:
         reader.workdir, [file for shard in sorted(shards) for file in reader.files("data", shard)]
     )
     for path, problem in lost.items():
-        maker = reader.manifest.stage
-        again = (
-            f"{command('owt', 'import', reader.workdir)} with the same files"
-            if maker == "import"
-            else command("owt", "run", reader.workdir, "--until", maker)
-        )
-        raise UserError(f"{reader.workdir.path(path)} {problem}: {again} makes it again")
+        # Not a run until its maker: to that, rows which nothing needs may be gone.
+        raise UserError(f"{reader.workdir.path(path)} {problem}: {reader.remedy}")
 
 
 def _forward(
@@ -147,9 +142,10 @@ def _forward(
                 f"{workdir}/{name} is missing or not finished: run "
                 f"{command('owt', 'run', workdir, '--until', DATASETS[name].stage)} first"
             )
+    # By records: a published list may be lost, or out of date.
     readers = {
-        name: DatasetReader(workdir, root.datasets[name])
-        for name in inputs
+        name: RecordsReader(workdir, root.datasets[name], filter(None, records))
+        for name, records in inputs.items()
         if name in root.datasets
     }
     root = with_generations_of(root, [inputs[name] for name in stage.inputs])
@@ -283,12 +279,11 @@ def _backward(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]]) ->
         plan.settled += generation.shards
     for shard in plan.make:
         mine = before.get(shard)
-        if (
-            mine is not None
-            and stage.without_inputs(mine, plan.made_from[shard])
-            and not lost_files(workdir, mine.files)
-        ):
-            continue
+        if mine is not None and stage.without_inputs(mine, plan.made_from[shard]):
+            if not lost_files(workdir, mine.files):
+                continue
+            # The workers must not make it from these files either.
+            plan.gone.add(shard)
         for name in stage.inputs:  # optional ones are read if they are there
             needed.setdefault(name, set()).update(shards_read_by(stage, root, shard))
 

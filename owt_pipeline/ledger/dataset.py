@@ -19,7 +19,7 @@ from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import REJECTS, Reason
 from schemas.datasets import LEDGER
-from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile
+from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile, ShardRecord
 
 
 class DatasetReader:
@@ -46,7 +46,14 @@ class DatasetReader:
     def table_of_files(self) -> FileTable:
         """Raises UserError if the list of files is missing or damaged."""
         listed = self.manifest.files
-        return _file_table(self.workdir, listed.path, listed.sha256)
+        return _file_table(self.workdir, listed.path, listed.sha256, self.remedy)
+
+    @property
+    def remedy(self) -> str:
+        """How the dataset is made again, for a message."""
+        if self.manifest.stage == "import":
+            return f"{command('owt', 'import', self.workdir)} with the same files makes it again"
+        return f"{command('owt', 'run', self.workdir)} makes it again"
 
     @property
     def num_shards(self) -> int:
@@ -132,6 +139,21 @@ class DatasetReader:
             )
 
 
+class RecordsReader(DatasetReader):
+    """Reads a dataset by the records of its shards, whether or not a list of files has them."""
+
+    def __init__(self, workdir: Storage, manifest: Manifest, records: Iterable[ShardRecord]):
+        super().__init__(workdir, manifest)
+        self._records = records
+        self._table: FileTable | None = None
+
+    @property
+    def table_of_files(self) -> FileTable:
+        if self._table is None:
+            self._table = FileTable(list(self._records))
+        return self._table
+
+
 # A batch of the longest documents may be this large, since all its rows are in memory.
 _MAX_BATCH_BYTES = 64 << 20
 
@@ -180,24 +202,20 @@ def run_of(folder: Storage) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
+def _file_table(workdir: Storage, path: str, sha256: str, remedy: str) -> FileTable:
     """Cached, because a process reads the files of many shards."""
     try:
         data = workdir.read(path)
     except OSError as error:
         raise UserError(
-            f"{workdir.path(path)}, the list of files, cannot be read ({error}): "
-            f"{command('owt', 'run', workdir)} makes it again"
+            f"{workdir.path(path)}, the list of files, cannot be read ({error}): {remedy}"
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise UserError(
-            f"{workdir.path(path)} was changed after it was written: "
-            f"{command('owt', 'run', workdir)} makes it again"
-        )
+        raise UserError(f"{workdir.path(path)} was changed after it was written: {remedy}")
     try:
         return FileTable.from_parquet(data, workdir.path(path))
     except ManifestError as error:
-        raise UserError(f"{error}; {command('owt', 'run', workdir)} makes it again") from error
+        raise UserError(f"{error}; {remedy}") from error
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ import itertools
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError, command
@@ -275,4 +277,66 @@ def test_printed_commands_can_be_pasted(finished_run: Path, tmp_path: Path, name
     assert f"`owt run {shlex.quote(str(run))}` makes them again" in said
     ask_owt("verify", run, "--repair", code=1)
     ask_owt("run", run)
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("loss", ["one file", "folder", "cut file", "rejects", "and clean"])
+@pytest.mark.parametrize("has_earlier_takedown", [False, True])
+def test_a_takedown_from_a_shard_whose_corpus_is_lost(
+    run: Path, loss: str, has_earlier_takedown: bool, tmp_path: Path
+) -> None:
+    earlier, forgotten = sorted(corpus_urls(run))[:2]
+    if has_earlier_takedown:
+        (tmp_path / "list.txt").write_text(f"{earlier}\n")
+        ask_owt("forget", run, tmp_path / "list.txt")
+    expected = corpus_urls(run) - {forgotten}
+    paths = sorted((run / "corpus").glob("part-*"))
+    (path,) = (
+        p for p in paths if forgotten in {row["url"] for row in pq.read_table(p).to_pylist()}
+    )
+    if loss == "one file":
+        path.unlink()
+    elif loss == "cut file":
+        os.truncate(path, 9)
+    elif loss == "rejects":
+        shutil.rmtree(run / "ledger/corpus/rejects", ignore_errors=True)
+    else:
+        shutil.rmtree(run / "corpus")
+    if loss == "and clean":
+        shutil.rmtree(run / "clean")
+    (tmp_path / "list.txt").write_text(f"{forgotten}\n")
+    said = ask_owt("forget", run, tmp_path / "list.txt", code=int(loss == "and clean"))
+    if loss == "and clean":
+        (remedy,) = re.findall(r"`owt ([^`]+)` makes it again", said)
+        ask_owt(*shlex.split(remedy))
+    assert corpus_urls(run) == expected
+    assert "no problems found" in ask_owt("verify", run)
+    assert "forgotten" in ask_owt("why", run, forgotten)
+
+
+@pytest.mark.parametrize("dataset", ["documents", "clean", "duplicates", "corpus", "tokens"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("command", ["run", "import"])
+def test_a_lost_list_of_files_after_a_takedown(
+    run: Path, finished_run: Path, dataset: str, is_damaged: bool, command: str, tmp_path: Path
+) -> None:
+    forgotten = min(corpus_urls(run))
+    (tmp_path / "list.txt").write_text(f"{forgotten}\n")
+    ask_owt("forget", run, tmp_path / "list.txt")
+    expected = corpus_urls(run)
+    path = run / manifest_of(run, dataset).files.path
+    if is_damaged:
+        os.truncate(path, 9)
+    else:
+        path.unlink()
+    if command == "import":
+        add_generation(run)
+    elif dataset == "documents":
+        said = ask_owt("run", run, code=1)
+        (remedy,) = re.findall(r"`owt ([^`]+)` with the same files makes it again", said)
+        ask_owt(*shlex.split(remedy), finished_run.parent / "first.jsonl", "--num_shards", 2)
+    ask_owt("run", run)
+    assert (run / manifest_of(run, dataset).files.path).exists()
+    assert corpus_urls(run) >= expected
+    assert forgotten not in corpus_urls(run)
     assert "no problems found" in ask_owt("verify", run)

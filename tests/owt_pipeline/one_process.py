@@ -1,0 +1,82 @@
+"""Commands in this process as if each had one of its own, stopped at a write, or without Beam."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from owt_pipeline.engine import parts, plan, runner
+from owt_pipeline.formats import forgotten_texts, takedowns
+from owt_pipeline.ledger import dataset, root
+from owt_pipeline.storage.disk import Disk
+
+
+def forget_processes() -> None:
+    """Forget what a process knows of a run: each command has a process of its own."""
+    takedowns._read.cache_clear()
+    takedowns._index.cache_clear()
+    forgotten_texts.read_forgotten.cache_clear()
+    plan._warn_once.cache_clear()
+    plan._opened = None
+    root._checked.clear()
+    for value in vars(dataset).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
+
+
+@contextlib.contextmanager
+def without_runner() -> Iterator[None]:
+    """Run the stages without Beam's runner, in a third of the time."""
+    original = runner._run_locally
+    plan_stage = plan.plan_stage
+
+    def run_here(stages: Any, runtime: Any, version: str | None) -> None:
+        for number, (stage, options) in enumerate(stages):
+            # The later stages may read files that are gone.
+            parts.plan_stage = functools.partial(plan_stage, later=stages[number + 1 :])
+            parts.make_here(stage, options, runtime)
+
+    runner._run_locally = run_here
+    try:
+        yield
+    finally:
+        runner._run_locally = original
+        parts.plan_stage = plan_stage
+
+
+_WRITES = ("put_file", "put", "put_if", "delete")
+
+
+@contextlib.contextmanager
+def stopping_at(num_writes: int, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` in place of each write to a disk after the first ones."""
+    left = iter(range(num_writes))
+    originals = {name: getattr(Disk, name) for name in _WRITES}
+
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def write(*arguments: Any) -> Any:
+            if next(left, None) is None:
+                stop()
+            return original(*arguments)
+
+        return write
+
+    for name, original in originals.items():
+        setattr(Disk, name, counted(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(Disk, name, original)
+
+
+def refuse_writes() -> None:
+    raise OSError(5, os.strerror(5), "a disk that was taken away")
+
+
+def kill_this_process() -> None:
+    os.kill(os.getpid(), 9)

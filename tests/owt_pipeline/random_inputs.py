@@ -1,0 +1,76 @@
+"""A small web for random programs of commands: three dumps of four posts each, and the WARC file
+with their pages, some of which repeat others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+_WORDS = (
+    "the river carries its slow brown water past old stone houses where people read write walk and "
+    "talk about weather music bread small boats long winters and a garden behind every wall"
+).split()
+DUMPS = "ABC"
+
+# The first of a pair repeats the second: all of it, or with one word changed.
+_COPIES = {"B0": "A0", "B2": "A2", "C1": "B3"}
+_NEAR = {"B1": "A1", "C0": "A0"}
+_SHORT = "A3"
+_NOT_ARCHIVED = "C3"
+
+
+def url_of(post: str) -> str:
+    return f"https://site{post.lower()}.example.org/story"
+
+
+def write_inputs(folder: Path) -> None:
+    """Write three dumps of four posts each, and a WARC file with their pages."""
+    records = []
+    for name in DUMPS:
+        posts = []
+        for number in range(4):
+            post = f"{name}{number}"
+            posts.append(json.dumps(_submission(post, number)) + "\n")
+            if post != _NOT_ARCHIVED:
+                records.append(_record(post))
+        with gzip.open(folder / f"RS_{name}.gz", "wt") as dump:
+            dump.writelines(posts)
+    (folder / "pages.warc.gz").write_bytes(b"".join(records))
+
+
+def _submission(post: str, number: int) -> dict[str, Any]:
+    return {
+        "id": post.lower(), "name": f"t3_{post.lower()}", "subreddit": "x",
+        "created_utc": 1_700_000_000 + number, "score": 5, "num_comments": 1,
+        "title": f"Story {number}", "url": url_of(post), "is_self": False, "over_18": False,
+    }  # fmt: skip
+
+
+def _record(post: str) -> bytes:
+    source = _COPIES.get(post) or _NEAR.get(post) or post
+    rng = random.Random(source)
+    words = [rng.choice(_WORDS) for _ in range(30 if post == _SHORT else 200)]
+    if post in _NEAR:
+        words[100] = post
+    text = "".join(
+        f"<p>{' '.join(words[start : start + 50]).capitalize()}.</p>"
+        for start in range(0, len(words), 50)
+    )
+    page = (
+        f"<html lang=en><head><title>Story {source}</title></head><body><article>"
+        f"<h1>Story of {source}</h1>{text}</article></body></html>"
+    ).encode()
+    http = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(page)
+    ) + page
+    head = (
+        f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url_of(post)}\r\n"
+        f"WARC-Record-ID: <urn:uuid:00000000-0000-4000-8000-0000000000{post}>\r\n"
+        "WARC-Date: 2024-01-01T00:00:00Z\r\nContent-Type: application/http; msgtype=response\r\n"
+        f"Content-Length: {len(http)}\r\n\r\n"
+    )
+    return gzip.compress(head.encode() + http + b"\r\n\r\n")
