@@ -168,7 +168,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
       counts: the dataset's ledger.
       options: the options that shaped the bytes.
       inputs: digest of the files that were read of each input dataset, by name.
-      sources: files from outside the run's folder: name, bytes, digest.
+      sources: files from outside the run's folder: name, bytes, digest; `uri` and `seen`, as below.
       stats: further counts of the stage, summed over shards.
       properties: properties that readers need, such as the tokenizer.
       totals: number of files, rows and bytes, by kind of file.
@@ -206,7 +206,8 @@ class Generation(msgspec.Struct, frozen=True):
       stage: the stage that reads the sources: `collect` or `import`.
       first: the first of its shards.
       shards: number of its shards.
-      sources: the files that it reads: kind, name, length, digest, and `uri`, where they were.
+      sources: the files that it reads: kind, name, length, digest; `uri`, where they were; `seen`,
+        their mtime and inode when their SHA-256 was computed.
     """
 
     stage: str

@@ -23,6 +23,9 @@ from schemas.manifest import Generation, Root
 
 logger = logging.getLogger("owt")
 
+_NOT_IN_KEY = ("uri", "stored", "seen")
+"""Fields of a source that shape no bytes: where it lies, and when it was last hashed."""
+
 
 def begin(
     stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, write: bool = True
@@ -124,7 +127,9 @@ def _name(source: Mapping[str, Any]) -> tuple[Any, Any]:
 def _content(source: Mapping[str, Any]) -> str:
     return repr(
         sorted(
-            (name, value) for name, value in source.items() if name not in ("name", "uri", "stored")
+            (name, value)
+            for name, value in source.items()
+            if name != "name" and name not in _NOT_IN_KEY
         )
     )
 
@@ -132,6 +137,5 @@ def _content(source: Mapping[str, Any]) -> str:
 def shaping_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Sources without what shapes no bytes."""
     return [
-        {name: value for name, value in each.items() if name not in ("uri", "stored")}
-        for each in sources
+        {name: value for name, value in each.items() if name not in _NOT_IN_KEY} for each in sources
     ]

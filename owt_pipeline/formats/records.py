@@ -155,11 +155,17 @@ def _words_of_name(name: str) -> set[str]:
     return set(re.split(r"[^a-z]+", name.lower()))
 
 
-def describe_file(path: str, name: str) -> dict[str, Any]:
-    """What identifies a file in a key; uncompressed formats have no checksum, so their complete
-    content is hashed."""
-    entry = describe_source(path)
-    if not path.endswith((*(f".{ending}" for ending in _COMPRESSED), ".parquet")):
+def describe_file(
+    path: str, name: str, recorded: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what identifies a file of records in a key, as `describe_source`, and its `uri`.
+
+    In a bucket, too, uncompressed formats are hashed completely, since they have no checksum.
+    """
+    entry = describe_source(path, recorded)
+    if "seen" not in entry and not path.endswith(
+        (*(f".{ending}" for ending in _COMPRESSED), ".parquet")
+    ):
         folder, file = folder_of(path)
         entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
     return {**entry, "name": name, "uri": path}

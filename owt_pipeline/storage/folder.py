@@ -18,7 +18,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -230,24 +230,94 @@ def open_source(uri: str) -> pa.NativeFile:
         raise UserError(f"cannot read {uri}: {error}") from error
 
 
-def describe_source(uri: str) -> dict[str, Any]:
-    """What identifies a source file in a key: its name, length, and a digest of its first and
-    last MiB.
+_GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+# The bit of a Zstandard frame's descriptor, the fifth byte, that announces a checksum.
+_ZSTD_HAS_CHECKSUM = 0x04
 
-    These are enough, because every compressed format that we read ends in a checksum or length of
-    its content. To read hundreds of gigabytes of dumps only to find that nothing changed would cost
-    too much.
+# A file that takes more than about a second to hash is logged.
+_MIN_LOGGED_BYTES = 1 << 30
+
+_sha256_by_file: dict[tuple[str, int, int, int], str] = {}
+"""Digests that this process has computed, by path, size, mtime and inode."""
+
+
+def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what identifies a source file in a key: its name, length and a digest.
+
+    A local file is known by the SHA-256 of its content (`sha256`). A compressed file that ends in
+    a checksum is known by its first and last MiB (`ends_sha256`), and so is a file in a bucket: to
+    read hundreds of gigabytes only to find that nothing has changed would cost too much. `seen`,
+    which is not part of the key, has the mtime and inode of a local file with its SHA-256, so that
+    it is hashed again only if its size or one of these has changed.
+
+    Args:
+      uri: path or URI of the file.
+      recorded: what an earlier call returned for the file. If it has no `sha256`, since an earlier
+        version of this function made it, the file keeps that form for as long as it is unchanged.
     """
+    recorded = recorded or {}
+    folder, name = folder_of(uri)
     with open_source(uri) as file:
         try:
+            # Before anything is read: a later change has a later mtime.
+            status = os.stat(folder.path(name)) if folder.is_local else None
             length = file.size()
-            digest = hashlib.sha256(file.read(1 << 20))
+            head = file.read(1 << 20)
+            digest = hashlib.sha256(head)
             if length > 1 << 21:
                 file.seek(length - (1 << 20))
             digest.update(file.read())
         except OSError as error:
             raise UserError(f"cannot read {uri}: {error}") from error
-    return {"name": uri.rpartition("/")[2], "bytes": length, "ends_sha256": digest.hexdigest()}
+    by_ends = {"name": name, "bytes": length, "ends_sha256": digest.hexdigest()}
+    if status is None or (_ends_in_checksum(head) and "sha256" not in recorded):
+        return by_ends
+    seen = recorded.get("seen", {})
+    now = {"mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+    has_same_bytes = recorded.get("bytes") == length
+    if has_same_bytes and seen == {**now, "sha256": seen.get("sha256")}:
+        sha256 = seen["sha256"]
+    else:
+        sha256 = _sha256_of_local(uri, status)
+    has_same_ends = has_same_bytes and recorded.get("ends_sha256") == by_ends["ends_sha256"]
+    if has_same_ends and seen.get("sha256", sha256) == sha256:
+        return {**by_ends, "seen": {**now, "sha256": sha256}}
+    return {"name": name, "bytes": length, "sha256": sha256, "seen": {**now, "sha256": sha256}}
+
+
+def find_recorded(
+    recorded: Iterable[Mapping[str, Any]], uri: str, name: str
+) -> Mapping[str, Any] | None:
+    """Return the recorded source with this path or URI, else the one with this name; or None."""
+    same_name = None
+    for source in recorded:
+        if source.get("uri") == uri:
+            return source
+        if source.get("name") == name:
+            same_name = source
+    return same_name
+
+
+def _ends_in_checksum(head: bytes) -> bool:
+    """Return whether a file that begins with `head` is compressed and ends in a checksum."""
+    if head.startswith(_ZSTD):
+        return len(head) > len(_ZSTD) and bool(head[len(_ZSTD)] & _ZSTD_HAS_CHECKSUM)
+    return head.startswith((_GZIP, _BZIP2, _XZ))
+
+
+def _sha256_of_local(uri: str, status: os.stat_result) -> str:
+    """Return the hex SHA-256 of a local file, which a process computes once."""
+    folder, name = folder_of(uri)
+    path = os.path.abspath(folder.path(name))
+    file = (path, status.st_size, status.st_mtime_ns, status.st_ino)
+    if file not in _sha256_by_file:
+        if status.st_size >= _MIN_LOGGED_BYTES:
+            logger.info("hashing %s (%.1f GB)", uri, status.st_size / 1e9)
+        try:
+            _sha256_by_file[file] = folder.sha256(name)
+        except OSError as error:
+            raise UserError(f"cannot read {uri}: {error}") from error
+    return _sha256_by_file[file]
 
 
 def is_gone(uri: str) -> bool:

@@ -206,7 +206,11 @@ def contents(run: Storage) -> dict[str, bytes]:
 
 
 def _somewhere(read: R) -> R:
-    return msgspec.structs.replace(read, sources=[{**source, "uri": ""} for source in read.sources])
+    """Return a generation or a manifest without what depends on where its sources lie."""
+    sources = [{**source, "uri": ""} for source in read.sources]
+    for source in sources:
+        source.pop("seen", None)
+    return msgspec.structs.replace(read, sources=sources)
 
 
 def differing(one: Path, other: Path) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -35,7 +35,13 @@ from owt_pipeline.stages.collect.reddit import top_submissions
 from owt_pipeline.stages.collect.rules import Rules, blocklists
 from owt_pipeline.stages.collect.sources import Source, Tally, problem, read_source, rows_of_batch
 from owt_pipeline.stages.collect.submissions import ROWS
-from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, is_gone
+from owt_pipeline.storage.folder import (
+    Storage,
+    describe_source,
+    expand_globs,
+    find_recorded,
+    is_gone,
+)
 from schemas import Reason
 from schemas.manifest import Root, ShardRecord, ledger_of
 
@@ -165,17 +171,18 @@ def _files(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
             ", ".join(left_out[:5]),
         )
 
-    def described(kind: str, uri: str, describe: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    def described(kind: str, uri: str, name: str) -> dict[str, Any]:
         was = known[kind].get(uri)
-        return (
-            dict(was)
-            if was is not None and is_gone(uri)
-            else {"kind": kind, **describe(uri), "uri": uri}
-        )
+        if was is not None and is_gone(uri):
+            return dict(was)
+        was = find_recorded(known[kind].values(), uri, name)
+        if kind == "links":
+            return {"kind": kind, **describe_file(uri, name, was)}
+        return {"kind": kind, **describe_source(uri, was), "uri": uri}
 
     def files(kind: str, patterns: tuple[str, ...]) -> list[dict[str, Any]]:
         return [
-            described(kind, uri, describe_source)
+            described(kind, uri, uri.rpartition("/")[2])
             for uri in expand_globs(patterns, "collect", known[kind])
         ]
 
@@ -185,8 +192,7 @@ def _files(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
         uri: before.get(uri) or (uri if name in taken else name) for uri, name in tables.items()
     }
     links = [
-        described("links", uri, partial(describe_file, name=name))
-        for uri, name in sorted(names.items(), key=itemgetter(1))
+        described("links", uri, name) for uri, name in sorted(names.items(), key=itemgetter(1))
     ]
     return [*files("dump", options.dumps), *links, *files("warc", options.warcs)]
 
@@ -198,8 +204,12 @@ def _rules(options: Options) -> Rules:
         allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),
         deny_subreddits=frozenset(_subreddit(name) for name in options.deny_subreddits),
         domains=tuple(domains),
-        domain_files=tuple((uri, describe_source(uri)["ends_sha256"]) for uri in lists),
+        domain_files=tuple((uri, _digest_of(describe_source(uri))) for uri in lists),
     )
+
+
+def _digest_of(source: Mapping[str, Any]) -> str:
+    return str(source.get("sha256") or source["ends_sha256"])
 
 
 def _subreddit(name: str) -> str:
@@ -282,7 +292,11 @@ class Collect(Stage):
 
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         lists, domains = blocklists(options.blocked_domains)
-        described = [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
+        before = [source for source in recorded if source["kind"] == "blocklist"]
+        described = []
+        for uri in lists:
+            was = find_recorded(before, uri, uri.rpartition("/")[2])
+            described.append({"kind": "blocklist", **describe_source(uri, was)})
         return described + [{"kind": "blocklist", "name": domain} for domain in domains]
 
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from owt_pipeline.engine.generations import shaping_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
-from owt_pipeline.storage.folder import describe_source, expand_globs, is_gone
+from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded, is_gone
 from schemas import option
 from schemas.settings import shaping_options
 
@@ -195,11 +195,12 @@ def shaping_of(options: Options, sources: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def digest_of_source(options: Options, source: str) -> str:
-    """Eight hex digits that change whenever the source may answer otherwise, by the options."""
+def digest_of_source(options: Options, source: str, recorded: Recorded) -> str:
+    """Return eight hex digits that change whenever the source may answer otherwise, by the
+    options and by the archives, which may be `recorded`."""
     shaping = shaping_of(options, [source])
     del shaping["sources"]
-    files = shaping_sources(archives_of(options, ())) if source == "archive" else []
+    files = shaping_sources(archives_of(options, recorded)) if source == "archive" else []
     return hashlib.sha256(
         json.dumps([FORMAT, shaping, files], sort_keys=True).encode()
     ).hexdigest()[:8]
@@ -208,10 +209,13 @@ def digest_of_source(options: Options, source: str) -> str:
 def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """What identifies each archive file, by name; one that is gone is what was recorded of it."""
     known = {each.get("uri", ""): dict(each) for each in recorded}
-    files = [
-        known[uri] if uri in known and is_gone(uri) else {**describe_source(uri), "uri": uri}
-        for uri in expand_globs(options.pages_from, "--pages_from", known)
-    ]
+    files = []
+    for uri in expand_globs(options.pages_from, "--pages_from", known):
+        if uri in known and is_gone(uri):
+            files.append(known[uri])
+            continue
+        before = find_recorded(recorded, uri, uri.rpartition("/")[2])
+        files.append({**describe_source(uri, before), "uri": uri})
     return sorted(files, key=itemgetter("name"))
 
 

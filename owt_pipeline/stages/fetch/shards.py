@@ -77,9 +77,10 @@ segments are read."""
 
 def set_up(run: StageRun) -> None:
     options: Options = run.options
+    recorded = recorded_of(run.stage, run.before)
     if "archive" in options.order:
         files = run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
-        for archive in archives_of(options, recorded_of(run.stage, run.before)):
+        for archive in archives_of(options, recorded):
             if archive["uri"] not in files:
                 raise UserError(
                     f"--pages_from: {archive['name']} is gone, and pages are to be made from it: "
@@ -87,7 +88,9 @@ def set_up(run: StageRun) -> None:
                 )
     if options.cc_index:
         run.properties["cc_files"] = list_files(options)
-    run.properties["digests"] = {name: digest_of_source(options, name) for name in options.order}
+    run.properties["digests"] = {
+        name: digest_of_source(options, name, recorded) for name in options.order
+    }
 
 
 def send_missing(

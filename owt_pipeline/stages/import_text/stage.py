@@ -34,6 +34,7 @@ from owt_pipeline.formats.urls import BadURL, canonical_url, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.storage.folder import find_recorded
 from schemas import DATASETS, REJECTS, Reason, option
 from schemas.manifest import ShardRecord
 
@@ -196,7 +197,7 @@ class Import(Stage):
         """The files to import, and those that were imported before, which need not be named
         again."""
         named = [
-            {"kind": "file", **describe_file(path, name)}
+            {"kind": "file", **describe_file(path, name, find_recorded(recorded, path, name))}
             for path, name in _named(options)[0].items()
         ]
         names = {source["name"] for source in named}

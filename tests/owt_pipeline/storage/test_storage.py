@@ -12,6 +12,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -295,14 +296,121 @@ def test_globs_folders_and_files_are_expanded_once_and_sorted(tmp_path: Path) ->
         expand_globs((a, str(tmp_path / "*.zst")), "--dumps")
 
 
+def key_part(source: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a described source is part of a key."""
+    return {name: value for name, value in source.items() if name != "seen"}
+
+
+@pytest.mark.parametrize("start", [b"", b"PAR1", b"\x28\xb5\x2f\xfd\x00", b"\x1f"])
 @pytest.mark.parametrize("place_", [0, 500, 2_000_000, 3_999_999])
-def test_a_source_is_known_by_its_name_length_and_ends(tmp_path: Path, place_: int) -> None:
-    content = bytearray(4_000_000)
-    (tmp_path / "dump").write_bytes(content)
-    before = describe_source(str(tmp_path / "dump"))
+def test_a_file_without_a_checksum_is_known_by_its_content(
+    tmp_path: Path, start: bytes, place_: int
+) -> None:
+    content = bytearray(start.ljust(4_000_000, b"x"))
+    path = tmp_path / "dump"
+    path.write_bytes(content)
+    before = describe_source(str(path))
     assert before["name"] == "dump"
     assert before["bytes"] == 4_000_000
-    content[place_] = 1
-    (tmp_path / "dump").write_bytes(content)
-    in_the_middle = 1 << 20 <= place_ < 4_000_000 - (1 << 20)
-    assert (describe_source(str(tmp_path / "dump")) == before) == in_the_middle
+    assert before["sha256"] == hashlib.sha256(content).hexdigest()
+    content[place_] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+    after = describe_source(str(path), before)
+    assert after["sha256"] == hashlib.sha256(content).hexdigest() != before["sha256"]
+
+
+@pytest.mark.parametrize("start", [b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd\x04"])
+@pytest.mark.parametrize("place_", [500, 2_000_000, 3_999_999])
+def test_a_file_that_ends_in_a_checksum_is_known_by_its_ends(
+    tmp_path: Path, start: bytes, place_: int
+) -> None:
+    content = bytearray(start.ljust(4_000_000, b"x"))
+    path = tmp_path / "dump"
+    path.write_bytes(content)
+    before = describe_source(str(path))
+    assert before.keys() == {"name", "bytes", "ends_sha256"}
+    content[place_] ^= 1
+    path.write_bytes(content)
+    assert (describe_source(str(path)) == before) == (place_ == 2_000_000)
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are hashed completely."""
+    names: list[str] = []
+    sha256 = Storage.sha256
+
+    def record(folder: Storage, name: str) -> str:
+        names.append(name)
+        return sha256(folder, name)
+
+    monkeypatch.setattr(Storage, "sha256", record)
+    # Another process knows what is recorded, and nothing else.
+    monkeypatch.setattr("owt_pipeline.storage.folder._sha256_by_file", {})
+    return names
+
+
+def forget_digests() -> None:
+    """Let this process be as one that has hashed nothing."""
+    from owt_pipeline.storage import folder
+
+    folder._sha256_by_file.clear()
+
+
+def test_a_file_is_hashed_again_only_if_size_mtime_or_inode_changed(
+    tmp_path: Path, hashed: list[str]
+) -> None:
+    path = tmp_path / "dump"
+    path.write_bytes(b"x" * 3_000_000)
+    first = describe_source(str(path))
+    assert hashed == ["dump"]
+    forget_digests()
+    assert describe_source(str(path), first) == first
+    assert hashed == ["dump"]
+    os.utime(path, ns=(5, 5))
+    touched = describe_source(str(path), first)
+    assert hashed == ["dump"] * 2
+    assert key_part(touched) == key_part(first)
+    copy = tmp_path / "copy"
+    copy.write_bytes(path.read_bytes())
+    os.utime(copy, ns=(5, 5))
+    copy.replace(path)
+    forget_digests()
+    assert key_part(describe_source(str(path), touched)) == key_part(first)
+    assert hashed == ["dump"] * 3
+    path.write_bytes(b"x" * 2_999_999)
+    os.utime(path, ns=(5, 5))
+    assert describe_source(str(path), touched)["sha256"] != first["sha256"]
+    assert hashed == ["dump"] * 4
+
+
+def test_one_process_hashes_an_unchanged_file_once(tmp_path: Path, hashed: list[str]) -> None:
+    path = tmp_path / "dump"
+    path.write_bytes(b"x")
+    assert describe_source(str(path)) == describe_source(str(path))
+    assert hashed == ["dump"]
+
+
+@pytest.mark.parametrize("has_seen", [False, True])
+def test_a_source_that_was_recorded_by_its_ends_stays_valid(tmp_path: Path, has_seen: bool) -> None:
+    content = bytearray(4_000_000)
+    path = tmp_path / "dump"
+    path.write_bytes(content)
+    ends = hashlib.sha256(bytes(2 << 20)).hexdigest()
+    old: dict[str, Any] = {"name": "dump", "bytes": len(content), "ends_sha256": ends}
+    seen = describe_source(str(path), old)
+    assert key_part(seen) == old
+    content[2_000_000] = 1
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+    # What the middle was is known only once the file has been hashed.
+    after = key_part(describe_source(str(path), seen if has_seen else old))
+    assert (after == old) == (not has_seen)
+
+
+def test_a_gzip_file_that_was_recorded_by_its_content_stays_valid(tmp_path: Path) -> None:
+    path = tmp_path / "links"
+    path.write_bytes(b"\x1f\x8b and the rest")
+    old = {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert key_part(describe_source(str(path), old)) == {"name": "links", **old}

@@ -1,0 +1,161 @@
+"""Sources that are edited: a run notices any change, and hashes what is unchanged only once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from owt_pipeline.formats import records
+from owt_pipeline.formats.warc import response_record
+from owt_pipeline.stages.collect import stage as collect_stage
+from owt_pipeline.stages.fetch import options as fetch_options
+from owt_pipeline.storage.folder import Storage
+from tests.owt_pipeline.runs import ask_owt, rows_of
+
+_HTML = [("Content-Type", "text/html; charset=utf-8")]
+_PADDING = "x" * 100_000
+_NUM_RECORDS = 31
+_BEFORE, _AFTER = "before", "edited"
+
+
+def _name(number: int) -> str:
+    """Return a word that is in one record: `before` in the middle one."""
+    return _BEFORE if number == _NUM_RECORDS // 2 else f"page{number}"
+
+
+def _dump() -> bytes:
+    submissions = [
+        {
+            "id": f"x{number}", "url": f"https://site.example/{_name(number)}", "score": 5,
+            "is_self": False, "over_18": False, "created_utc": 1300000000, "num_comments": 1,
+            "subreddit": "test", "title": "Title", "padding": _PADDING,
+        }
+        for number in range(_NUM_RECORDS)
+    ]  # fmt: skip
+    return "".join(json.dumps(each) + "\n" for each in submissions).encode()
+
+
+def _warc() -> bytes:
+    content = b""
+    for number in range(_NUM_RECORDS):
+        page = f"<html><body><p>This page is about {_name(number)}, and says little else that anyone reads.</p><!-- {_PADDING} --></body></html>".encode()
+        url = f"https://site.example/{number}"
+        record = response_record(url, 1_700_000_000, "HTTP/1.1 200 OK", _HTML, page)
+        content += gzip.decompress(record)
+    return content
+
+
+def _texts() -> bytes:
+    texts = [{"text": _name(number), "padding": _PADDING} for number in range(_NUM_RECORDS)]
+    return "".join(json.dumps(each) + "\n" for each in texts).encode()
+
+
+def _links() -> bytes:
+    rows = [f"https://site.example/{_name(number)},{_PADDING}\n" for number in range(_NUM_RECORDS)]
+    return f"url,padding\n{''.join(rows)}".encode()
+
+
+def _run_dump(path: Path) -> str:
+    ask_owt("run", path.parent / "run", "--dumps", path, "--until", "collect", "--num_shards", 1)
+    return str(rows_of(path.parent / "run", "urls"))
+
+
+def _run_links(path: Path) -> str:
+    ask_owt("run", path.parent / "run", "--links", path, "--until", "collect", "--num_shards", 1)
+    return str(rows_of(path.parent / "run", "urls"))
+
+
+def _run_texts(path: Path) -> str:
+    ask_owt("import", path.parent / "run", path, "--num_shards", 1)
+    return str(rows_of(path.parent / "run", "documents"))
+
+
+def _run_archive(path: Path) -> str:
+    run = path.parent / "run"
+    links = path.parent / "links.txt"
+    links.write_text("".join(f"https://site.example/{n}\n" for n in range(_NUM_RECORDS)))
+    flags = ("--num_shards", 1, "--until", "extract", "--favor", "recall")
+    ask_owt("run", run, "--links", links, "--pages_from", path, *flags)
+    return str([row["text"] for row in rows_of(run, "documents")])
+
+
+_KINDS = {
+    "dump.ndjson": (_dump, _run_dump),
+    "links.csv": (_links, _run_links),
+    "texts.jsonl": (_texts, _run_texts),
+    "pages.warc": (_warc, _run_archive),
+}
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are hashed completely, by a process that knows no digest."""
+    names: list[str] = []
+    sha256 = Storage.sha256
+
+    def record(folder: Storage, name: str) -> str:
+        names.append(name)
+        return sha256(folder, name)
+
+    monkeypatch.setattr(Storage, "sha256", record)
+    return names
+
+
+def edit_middle(path: Path) -> None:
+    """Edit one word in the middle of a file, whose length and ends stay as they are."""
+    content = path.read_bytes()
+    place = content.index(_BEFORE.encode())
+    assert 1 << 20 < place < len(content) - (1 << 20)
+    path.write_bytes(content.replace(_BEFORE.encode(), _AFTER.encode()))
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_an_edit_in_the_middle_of_a_plain_file_is_noticed(
+    name: str, tmp_path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, run = _KINDS[name]
+    path = tmp_path / name
+    path.write_bytes(make())
+    before = run(path)
+    hashed.clear()
+    monkeypatch.setattr("owt_pipeline.storage.folder._sha256_by_file", {})
+    assert run(path) == before
+    assert name not in hashed
+    edit_middle(path)
+    assert run(path) != before
+    assert name in hashed
+
+
+def _describe_by_ends(uri: str, recorded: object = None) -> dict[str, Any]:
+    """Describe a file as versions did that hashed only the first and last MiB."""
+    content = Path(uri).read_bytes()
+    ends = content[: 1 << 20] + content[-(1 << 20) :] if len(content) > 1 << 21 else content
+    digest = hashlib.sha256(ends).hexdigest()
+    return {"name": Path(uri).name, "bytes": len(content), "ends_sha256": digest}
+
+
+@pytest.mark.parametrize("name", ["dump.ndjson", "pages.warc"])
+def test_a_run_that_recorded_the_ends_of_its_sources_stays_finished(
+    name: str, tmp_path: Path
+) -> None:
+    make, run = _KINDS[name]
+    path = tmp_path / name
+    path.write_bytes(make())
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (collect_stage, fetch_options, records):
+            patch.setattr(module, "describe_source", _describe_by_ends)
+        before = run(path)
+    flags = ["--until", "extract" if name == "pages.warc" else "collect"]
+    for _ in range(2):
+        plan = ask_owt("run", tmp_path / "run", *flags, "--dry_run")
+        assert "finished" in plan
+        assert "runs" not in plan.replace(str(tmp_path), "")
+        assert run(path) == before
+    if name == "dump.ndjson":
+        edit_middle(path)
+        assert _AFTER in run(path)
