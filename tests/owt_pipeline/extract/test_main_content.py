@@ -124,6 +124,10 @@ def test_comments_stay_on_a_forum_that_calls_itself_an_article(url: str, is_kept
         ("<article><h1>Foxes</h1>{}</article><div class=comments>{}</div>", 12, False),
         ("<div><h1>Foxes</h1>{}</div><ul class=kommentarer>{}</ul>", 8, False),
         ("<h1>Foxes</h1><main>{}</main><section id=replies>{}</section>", 4, False),
+        ("<article><h1>Foxes</h1>{}<section class=comments>{}</section></article>", 12, False),
+        ("<h1>Foxes</h1>{}<div id=disqus>{}</div>", 12, False),
+        # Before the paragraphs, as in a digest of a debate.
+        ("<article><h1>Foxes</h1><div class=comments>{1}</div>{0}</article>", 12, True),
         # In the element of the article, as the posts of a thread.
         ("<div class=comments><h1>Foxes</h1>{}{}</div>", 4, True),
         ("<article><h1>Foxes</h1>{}</article><div class=comments>{}</div>", 60, True),

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.article import article_of
+from owt_pipeline.stages.extract.content.article import article_of, is_prose
 from owt_pipeline.stages.extract.content.asides import leave_asides
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
@@ -50,9 +50,8 @@ _JOINED_CHARS, _JOINED_SHARE, _JOINED = (
 )  # of a joined block: least length, share of page, share joined
 _ROW_LINKS, _ROW_LINKED = 5, 0.85  # of a row of links: fewest links, and their part of its text
 _FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
-# The same, if the comments follow an element with several paragraphs. The first post of a thread
-# seldom has as many.
-_MIN_SHARE_OF_COMMENTS, _MIN_PARAGRAPHS_BEFORE_COMMENTS = 0.3, 4
+# The same, if the comments follow the paragraphs of an article in one element.
+_MIN_SHARE_OF_COMMENTS = 0.3
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
 _MIN_ARTICLE_PROBABILITY = 0.5  # by the model, of a page that has further articles below its own
 _INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u200e\u200f\u2060\ufeff \n"
@@ -214,7 +213,7 @@ def _leave_comments(
     page: PageView, blocks: Sequence[Block], kind: PageKind, keep: np.ndarray
 ) -> None:
     """Leave out readers' comments on an article: the page says that it is one, or has few
-    comments, or they follow an element that holds the article."""
+    comments, or they follow the paragraphs of an article."""
     comments = page.in_comments & keep
     others = page.counts.words[keep & ~comments].sum()
     words = page.counts.words[comments].sum()
@@ -229,14 +228,17 @@ def _leave_comments(
 
 
 def _follow_article(blocks: Sequence[Block], keep: np.ndarray, comments: np.ndarray) -> bool:
-    """Return whether the comments come after an element with several paragraphs of prose."""
+    """Return whether the comments come after the paragraphs of an article in one element."""
     others = [blocks[index] for index in np.flatnonzero(keep & ~comments).tolist()]
     found = article_of(others)
-    if found is None or found[1] < _MIN_PARAGRAPHS_BEFORE_COMMENTS:
+    if found is None:
         return False
     article = found[0]
-    first = blocks[int(np.flatnonzero(comments)[0])].container
-    return first.index >= article.end
+    last = article.index
+    for block in others:
+        if is_prose(block) and block.container.parent is article:
+            last = max(last, block.container.index)
+    return blocks[int(np.flatnonzero(comments)[0])].container.index > last
 
 
 def _is_left_hidden(page: PageView, keep: np.ndarray) -> np.ndarray:
