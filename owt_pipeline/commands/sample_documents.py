@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser, at_least
 from owt_pipeline.commands.why import find_id, readers_of, say
-from owt_pipeline.errors import NotFound, UsageError
+from owt_pipeline.errors import NotFound, UsageError, command
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import mention_running
@@ -161,7 +161,10 @@ def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetRe
         for name in _WITH_TEXT:
             if name in readers and not readers[name].gone:
                 return readers[name], "data"
-        raise NotFound("the run has no documents yet: run `owt run` until extract or further")
+        until_extract = "`owt run RUN --until extract`"
+        for reader in readers.values():
+            until_extract = command("owt", "run", reader.workdir, "--until", "extract")
+        raise NotFound(f"the run has no documents yet: run {until_extract}, or further")
     try:
         stage = Reason.of(reason).stage
     except ValueError:

@@ -112,7 +112,7 @@ def _examine(
         if table is None:
             finding.problems.append(f"{dataset}/, from which this was made, is not finished")
         elif isinstance(table, FileTable):
-            _compare_input(manifest, dataset, table, digest, root, finding)
+            _compare_input(workdir, manifest, dataset, table, digest, root, finding)
     if not isinstance(listed := lists[finding.name], FileTable):
         finding.damaged.append(manifest.files.path)
         raise listed
@@ -132,7 +132,8 @@ def _examine(
     if manifest.dataset == "corpus":
         finding.problems += _takedown_problems(workdir, root)
     if manifest.dataset == "corpus" and root.takedowns and not gone and lacks_takedowns(workdir):
-        finding.problems.append("the takedowns have changed since this was made: run export again")
+        again = command("owt", "run", workdir)
+        finding.problems.append(f"the takedowns have changed since this was made: run {again}")
     here = [file for file in files if file.path not in gone]
     with progress.step(
         f"verify {manifest.dataset}", shards=len(here), rows=manifest.total_bytes, unit="bytes"
@@ -152,7 +153,13 @@ def _examine(
 
 
 def _compare_input(
-    manifest: Manifest, dataset: str, table: FileTable, digest: str, root: Root, finding: Finding
+    workdir: Storage,
+    manifest: Manifest,
+    dataset: str,
+    table: FileTable,
+    digest: str,
+    root: Root,
+    finding: Finding,
 ) -> None:
     """Add to `finding` whether the files of an input are those that a dataset was made from.
 
@@ -167,12 +174,13 @@ def _compare_input(
     num_added = len(table.records) - num_shards
     if num_added > 0 and table.digest_of(stage.kinds, num_shards) == digest:
         finding.notes.append(
-            f"{num_added} shards of {dataset}/ were added since: run the command that added them "
-            "again"
+            f"{num_added} shards of {dataset}/ were added since: run "
+            f"{command('owt', 'run', workdir)} to go on with them"
         )
         return
     finding.problems.append(
-        f"{dataset}/ has changed since this was made from it: run {manifest.stage} again"
+        f"{dataset}/ has changed since this was made from it: run "
+        f"{command('owt', 'run', workdir)} to make it anew"
     )
 
 

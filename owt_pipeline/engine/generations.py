@@ -16,12 +16,19 @@ from typing import Any
 import msgspec
 
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import read_root, swap_root
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Generation, Root
 
 logger = logging.getLogger("owt")
+
+_FLAG_BY_KIND = {
+    "dump": "--dumps",
+    "links": "--links",
+    "warc": "--warcs",
+    "subreddit": "--subreddits",
+}
 
 _NOT_IN_KEY = ("uri", "stored", "seen")
 """Fields of a source that shape no bytes: where it lies, and when it was last hashed."""
@@ -75,10 +82,13 @@ def with_generations(
         for recorded in generation.sources:
             found = known.pop(_name(recorded), None)
             if found is None:
+                contents_of_new = {_content(source) for source in known.values()} - contents
+                new = [each for each in known.values() if _content(each) in contents_of_new]
                 raise UserError(
                     f"the settings no longer name {recorded['name']}, which generation {number} of "
                     f"{workdir} was "
-                    f"{'imported' if stage.name == 'import' else 'collected'} from: restore them"
+                    f"{'imported' if stage.name == 'import' else 'collected'} from: "
+                    + _advice_for_unnamed(stage, workdir, root, new)
                 )
             if set(found) == {"kind", "name", "uri"}:  # its content is known to the root alone
                 found = recorded
@@ -106,14 +116,45 @@ def with_generations(
             ", ..." if len(new) > 3 else ""
         )
         raise UserError(
-            f"{stage.name}: {names} {'is' if len(new) == 1 else 'are'} new in {workdir}: give "
-            f"--add to add "
-            f"{'it' if len(new) == 1 else 'them'} as a generation"
+            f"{stage.name}: {names} {'is' if len(new) == 1 else 'are'} new in {workdir}: "
+            + _advice_to_add(stage, workdir, new)
         )
     if new:
         first = generations[-1].first + generations[-1].shards
         kept.append(Generation(stage.name, first, stage.shards_for(options, new), new))
     return _with(root, kept)
+
+
+def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, Any]]) -> str:
+    """Return what adds new sources: the complete command, if the run has settings of its own."""
+    them = "it" if len(new) == 1 else "them"
+    if stage.name == "import":
+        words = ["owt", "import", str(workdir), *(str(each["uri"]) for each in new), "--add"]
+        return f"run {command(*words)} to add {them} as a generation"
+    if not workdir.exists("settings.toml"):
+        return f"give --add, too, to add {them} as a generation"
+    words = ["owt", "run", str(workdir), "--add", *_flags_of(new)]
+    return f"run {command(*words)} to add {them} as a generation"
+
+
+def _advice_for_unnamed(
+    stage: Stage, workdir: Storage, root: Root, new: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return what to do about settings that do not name a recorded source."""
+    if new:
+        return _advice_to_add(stage, workdir, new)
+    recorded = [source for each in root.generations for source in each.sources]
+    words = ["owt", "run", str(workdir), *_flags_of(recorded)]
+    return f"restore them, with your other settings, as {command(*words)} does"
+
+
+def _flags_of(sources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the flags that name sources of `collect`."""
+    words: list[str] = []
+    for kind, flag in _FLAG_BY_KIND.items():
+        uris = [str(each["uri"]) for each in sources if each["kind"] == kind]
+        words += [flag, *uris] if uris else []
+    return words
 
 
 def _with(root: Root, generations: Sequence[Generation]) -> Root:

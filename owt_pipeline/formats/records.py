@@ -155,6 +155,18 @@ def _words_of_name(name: str) -> set[str]:
     return set(re.split(r"[^a-z]+", name.lower()))
 
 
+class MissingColumn(UserError):
+    """A table lacks the column that it must have.
+
+    Attributes:
+      names: the columns that it has.
+    """
+
+    def __init__(self, message: str, names: Sequence[str]):
+        super().__init__(message)
+        self.names = list(names)
+
+
 def describe_file(
     path: str, name: str, recorded: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -334,8 +346,8 @@ def _csv_records(file: BinaryIO, path: str, name: str, required: Iterable[str]) 
 def _require(path: str, names: Sequence[str], required: Iterable[str]) -> None:
     wanted = list(required)
     if wanted and not any(name.lower() in wanted for name in names):
-        raise UserError(
-            f"{path} has no column {' or '.join(wanted)}; it has {', '.join(names)[:300]}"
+        raise MissingColumn(
+            f"{path} has no column {' or '.join(wanted)}; it has {', '.join(names)[:300]}", names
         )
 
 

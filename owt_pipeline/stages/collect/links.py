@@ -19,6 +19,9 @@ from schemas import Reason
 
 _URL = ("posted_url", "url")
 _TIME = ("created_utc", "time", "timestamp")
+_LIKE_URL = ("link", "href", "uri", "address", "web_address", "page", "location", "permalink")
+"""Names that other programs give to a column of URLs, the likeliest first."""
+
 _SOURCE = ("link_sources", "source")
 _COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
 """The columns that are read; of several for the same, the first that has a value. urls/ of a run
@@ -68,6 +71,18 @@ def link_rows(path: str, name: str) -> Iterator[_Row]:
         if lost and row.get("reason") == str(Reason.NO_URL):
             row = _bad_line(line, f"not UTF-8 in column {', '.join(lost)}")
         yield row
+
+
+def advise_to_rename(names: Iterable[str]) -> str:
+    """Return advice for a table without a column `url`: which of its columns to rename."""
+    names = list(names)
+    by_lower_name = {name.strip().lower(): name for name in names}
+    likely = [by_lower_name[name] for name in _LIKE_URL if name in by_lower_name]
+    words = ("url", "link", "href", "uri")
+    likely += [name for name in names if any(word in name.lower() for word in words)]
+    if likely:
+        return f"rename its column {likely[0]} to url"
+    return "rename the column that has the URLs to url"
 
 
 def _bad_line(line: int, note: str | None) -> _Row:

@@ -16,7 +16,8 @@ from owt_pipeline.formats.batches import MAX_BATCH_BYTES
 from owt_pipeline.formats.captures import COMPLETE, OR_DAMAGED, Broken, captures
 from owt_pipeline.formats.lines import Block, LineReader, is_utf16
 from owt_pipeline.formats.messages import REDIRECTS, is_html
-from owt_pipeline.stages.collect.links import link_rows
+from owt_pipeline.formats.records import MissingColumn
+from owt_pipeline.stages.collect.links import advise_to_rename, link_rows
 from owt_pipeline.stages.collect.rules import Rules
 from owt_pipeline.stages.collect.submissions import (
     SUBMISSIONS,
@@ -66,6 +67,7 @@ class Tally:
       kind: kind of the source.
       lines: number of lines.
       without_url: lines without a URL.
+      first_without_url: what the first of them has instead.
       malformed: lines that a source of its kind must not have: `bad_line`; in tables of links,
         `bad_url`, too.
       first_malformed: place and problem of the first of them.
@@ -79,6 +81,7 @@ class Tally:
     kind: str
     lines: int = 0
     without_url: int = 0
+    first_without_url: str = ""
     malformed: int = 0
     first_malformed: str = ""
     last_malformed: int = 0
@@ -92,6 +95,10 @@ class Tally:
         """Count rows of schema ROWS."""
         self.lines += rows.num_rows
         self.without_url += pc.sum(pc.equal(rows["reason"], str(Reason.NO_URL))).as_py() or 0
+        if self.without_url and not self.first_without_url:
+            without = rows.filter(pc.equal(rows["reason"], str(Reason.NO_URL)))
+            notes = [note for note in without["note"].to_pylist() if note]
+            self.first_without_url = notes[0] if notes else ""
         bad = ["bad_line", "bad_url"] if self.kind == "links" else ["bad_line"]
         malformed = (
             rows.filter(pc.is_in(rows["reason"], pa.array(bad)))
@@ -119,6 +126,13 @@ class Tally:
                 self.broken = f"the file ends in the middle of line {self.last_line:,}"
 
     @property
+    def _advice_to_rename(self) -> str:
+        _, has_other_fields, fields = self.first_without_url.partition("but ")
+        if not has_other_fields or fields == "none":
+            return ""
+        return f", but the first has {fields} ({advise_to_rename(fields.split(', '))})"
+
+    @property
     def _is_another_kind(self) -> bool:
         return 2 * self.malformed > self.lines
 
@@ -141,8 +155,8 @@ class Tally:
             )
         if self.kind == "links" and self.lines == self.without_url > 0:
             return (
-                f"none of {self.lines:,} lines has a URL; expected a field url: check what the "
-                f"file is"
+                f"none of {self.lines:,} lines has a URL; expected a field url"
+                f"{self._advice_to_rename}: check what the file is"
             )
         return None
 
@@ -213,6 +227,8 @@ def _rows_of_table(
     try:
         yield from link_rows(uri, name)
     except UserError as error:
+        if isinstance(error, MissingColumn) and not allow_damaged:
+            raise UserError(f"{error}: {advise_to_rename(error.names)}") from error
         if not allow_damaged:
             raise UserError(f"{error}{OR_DAMAGED}") from error
         tally.broken = str(error).removeprefix(uri).strip(" ,:")

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.warc import resource_record, warcinfo_record
 from owt_pipeline.ledger.commit import lost_files, shard_name
 from owt_pipeline.ledger.dataset import DatasetReader, batch_of
@@ -381,6 +381,6 @@ def _error(workdir: Storage, missing: dict[str, str], shard: int) -> UserError:
     return UserError(
         f"{workdir.path(path)} {problem}, one of {len(missing)} files of shard {shard} that "
         f"something has to be made "
-        "from, and that came from the web: restore it from a backup, or fetch its pages as they "
-        "are now with --refetch"
+        "from, and that came from the web: restore it from a backup, or run "
+        f"{command('owt', 'run', workdir, '--refetch')} to fetch its pages as they are now"
     )

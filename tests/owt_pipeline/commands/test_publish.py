@@ -218,10 +218,8 @@ def test_a_takedown_that_is_only_on_the_list_is_not_published(
         assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
         assert not hub.commits
     assert verify.main([str(run)]) != 0
-    assert (
-        "the takedowns have changed since this was made: run export again"
-        in capsys.readouterr().out
-    )
+    again = f"the takedowns have changed since this was made: run `owt run {run}`"
+    assert again in capsys.readouterr().out
 
 
 def test_a_list_of_urls_holds_nothing_of_the_pages(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
+from owt_pipeline.errors import command
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.storage.folder import Storage
@@ -147,4 +148,5 @@ def test_a_file_of_another_schema_is_found(run: Path) -> None:
 
 def test_an_output_older_than_its_input_is_found(run: Path) -> None:
     rewrite(run, shard_file(run, "urls", 0), pq.read_table(shard_file(run, "urls", 0)))
-    assert "urls/ has changed since this was made from it: run fetch again" in problems(run)
+    again = f"urls/ has changed since this was made from it: run {command('owt', 'run', run)}"
+    assert again in problems(run)
