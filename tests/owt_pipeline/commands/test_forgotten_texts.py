@@ -13,7 +13,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.formats.forgotten_texts import ForgottenTexts, fingerprints
+from owt_pipeline.formats.fingerprint import fingerprints
+from owt_pipeline.formats.forgotten_texts import ForgottenTexts
 from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
 from owt_pipeline.ledger.root import change_root
 from owt_pipeline.storage.folder import Storage

@@ -311,7 +311,7 @@ def test_damaged_text_is_imported_again_and_nothing_else_takes_its_place(
     assert f"{path}" in ask_owt("verify", run, "--repair", code=1)
     assert not path.exists()
     asked = ask_owt("run", run, small_config, "--min_tokens", 1, "--until", "clean", code=1)
-    assert "`owt import` of the same files makes it again" in asked
+    assert f"`owt import {run}` with the same files makes it again" in asked
     assert not (run / "ledger/urls").exists()
     ask_owt(*command)
     assert snapshot(run) == before
