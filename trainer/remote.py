@@ -120,19 +120,21 @@ def download_model(name: str) -> Path:
         ) from None
 
     def fetch(file: str) -> Path:
-        where: dict[str, Any] = {"filename": file, "revision": revision or None}
+        commit = revision or None
         try:
-            path = huggingface_hub.hf_hub_download(repository, **where, local_files_only=True)
+            path = huggingface_hub.hf_hub_download(
+                repository, file, revision=commit, local_files_only=True
+            )
         except LocalEntryNotFoundError:
             # Fails at once without a network, where the download retries for half a minute.
             try:
-                url = huggingface_hub.hf_hub_url(repository, **where)
+                url = huggingface_hub.hf_hub_url(repository, file, revision=commit)
                 huggingface_hub.get_hf_file_metadata(url)
             except HfHubHTTPError:
                 raise
             except Exception as error:
                 raise LocalEntryNotFoundError(first_line(error)) from error
-            path = huggingface_hub.hf_hub_download(repository, **where)
+            path = huggingface_hub.hf_hub_download(repository, file, revision=commit)
         return Path(path)
 
     def fetch_first(files: Sequence[str]) -> Path:

@@ -128,8 +128,9 @@ def test_records_name_the_pieces_of_a_preset(
     earlier: TrainConfig, tmp_path: Path, preset: str, missing: str | None, capsys: Capture
 ) -> None:
     """As records of earlier versions did; one that lacks a piece continues."""
-    sizes = {"n_layer": 1, "n_head": 2, "max_steps": 6}
-    new = dataclasses.replace(earlier, out=str(tmp_path / "new"), preset=preset, **sizes)
+    new = dataclasses.replace(
+        earlier, out=str(tmp_path / "new"), preset=preset, n_layer=1, n_head=2, max_steps=6
+    )
     train(new)
     pieces = PIECES if preset == "speedrun" else {name: not own for name, own in PIECES.items()}
 

@@ -174,16 +174,14 @@ def test_without_credentials_a_run_ends_within_a_minute_and_says_what_to_check(
     assert "check the bucket's name, the network and the credentials" in line
 
 
-def test_a_bucket_that_never_answers_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_bucket_that_never_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setattr("trainer.remote._SECONDS", 1)
         with pytest.raises(
             ShardError, match="cannot be opened: no answer within 1 seconds, as without"
         ):
-            open_dataset("gs://bucket/tokens", tmp_path)
+            open_dataset("gs://bucket/tokens")
 
 
 def test_a_run_trains_from_a_public_bucket_without_credentials(
