@@ -1,5 +1,4 @@
-"""The features of the model of main text: numbers for each block, from its text, its neighbours
-and its markup.
+"""Numbers for each block, from its text, neighbours and markup: the features of the model.
 
 All features are counts, shares of counts and comparisons. No function is used whose last bit
 depends on the processor, so that a page gives the same text everywhere.
@@ -38,15 +37,12 @@ _AROUND_BITS = np.arange(len(_AROUND))[:, None]
 _KIND_FLAGS = np.array((HIDDEN, CHROME, COMMENT, UNSHOWN))[:, None]
 _DIGITS = re.compile(r"\d+")
 _ENDS = tuple(".!?…。！？:;\"”»'’)")
-_WORDS = bytes(
-    byte if byte in (0, 95) or byte > 127 or chr(byte).isalnum() else 32 for byte in range(256)
-)
+_WORDS = bytes(b if b in (0, 95) or b > 127 or chr(b).isalnum() else 32 for b in range(256))
 """A table for bytes in lower case that leaves only words, and zeros between texts."""
 _FAR = 1000
 
 Columns = list[Any]
-"""Features: for each an array of one number per block, or one number for the page; or an array
-of several, in rows, each with one number per block or one for the page."""
+"""Features: arrays of one number for each block or for the page, or of several such rows."""
 
 
 @dataclass(frozen=True)
