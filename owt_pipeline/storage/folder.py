@@ -246,7 +246,8 @@ def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict
 
     A local file is known by the SHA-256 of its content (`sha256`). A compressed file that ends in
     a checksum is known by its first and last MiB (`ends_sha256`), and so is a file in a bucket: to
-    read hundreds of gigabytes only to find that nothing has changed would cost too much. `seen`,
+    read hundreds of gigabytes only to find that nothing has changed would cost too much. Of a file
+    of at most 2 MiB these are all of its content. `seen`,
     which is not part of the key, has the mtime and inode of a local file with its SHA-256, so that
     it is hashed again only if its size or one of these has changed.
 
@@ -270,7 +271,10 @@ def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict
         except OSError as error:
             raise UserError(f"cannot read {uri}: {error}") from error
     by_ends = {"name": name, "bytes": length, "ends_sha256": digest.hexdigest()}
-    if status is None or (_ends_in_checksum(head) and "sha256" not in recorded):
+    # The ends of a small file are all of it, on a disk and in a bucket.
+    is_read_whole = length <= 1 << 21
+    is_known_by_ends = is_read_whole or _ends_in_checksum(head)
+    if status is None or (is_known_by_ends and "sha256" not in recorded):
         return by_ends
     seen = recorded.get("seen", {})
     now = {"mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
