@@ -387,9 +387,20 @@ def test_a_file_is_hashed_again_only_if_size_mtime_or_inode_changed(
 
 def test_one_process_hashes_an_unchanged_file_once(tmp_path: Path, hashed: list[str]) -> None:
     path = tmp_path / "dump"
-    path.write_bytes(b"x")
+    path.write_bytes(bytes(3 << 20))
     assert describe_source(str(path)) == describe_source(str(path))
     assert hashed == ["dump"]
+
+
+def test_a_small_file_is_known_by_all_of_its_bytes(tmp_path: Path, hashed: list[str]) -> None:
+    """As it is in a bucket, so that a run has the same keys there."""
+    path = tmp_path / "dump"
+    path.write_bytes(b"x" * (1 << 21))
+    described = describe_source(str(path))
+    assert described["ends_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_bytes(b"x" * (1 << 20) + b"y" + b"x" * ((1 << 20) - 1))
+    assert describe_source(str(path)) != described
+    assert not hashed
 
 
 @pytest.mark.parametrize("has_seen", [False, True])
