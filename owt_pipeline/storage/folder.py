@@ -247,14 +247,14 @@ def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict
     A local file is known by the SHA-256 of its content (`sha256`). A compressed file that ends in
     a checksum is known by its first and last MiB (`ends_sha256`), and so is a file in a bucket: to
     read hundreds of gigabytes only to find that nothing has changed would cost too much. Of a file
-    of at most 2 MiB these are all of its content. `seen`,
-    which is not part of the key, has the mtime and inode of a local file with its SHA-256, so that
-    it is hashed again only if its size or one of these has changed.
+    of at most 2 MiB these are all of its content. `seen`, which is not part of the key, has the
+    mtime and inode of a local file with its SHA-256, so that it is hashed again only if its size or
+    one of these has changed.
 
     Args:
       uri: path or URI of the file.
-      recorded: what an earlier call returned for the file. If it has no `sha256`, since an earlier
-        version of this function made it, the file keeps that form for as long as it is unchanged.
+      recorded: what an earlier call returned for the file. It keeps the form of its digest for as
+        long as it is unchanged, so that a run of an earlier version keeps its keys.
     """
     recorded = recorded or {}
     folder, name = folder_of(uri)
@@ -274,7 +274,7 @@ def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict
     # The ends of a small file are all of it, on a disk and in a bucket.
     is_read_whole = length <= 1 << 21
     is_known_by_ends = is_read_whole or _ends_in_checksum(head)
-    if status is None or (is_known_by_ends and "sha256" not in recorded):
+    if status is None or (is_known_by_ends and "seen" not in recorded):
         return by_ends
     seen = recorded.get("seen", {})
     now = {"mtime_ns": status.st_mtime_ns, "inode": status.st_ino}

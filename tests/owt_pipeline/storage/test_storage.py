@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.records import named_files
+from owt_pipeline.formats.records import describe_file, named_files
 from owt_pipeline.storage import disk
 from owt_pipeline.storage.folder import Storage, at_once, describe_source, expand_globs
 
@@ -420,8 +420,18 @@ def test_a_source_that_was_recorded_by_its_ends_stays_valid(tmp_path: Path, has_
     assert (after == old) == (not has_seen)
 
 
+@pytest.mark.parametrize("name", ["links.csv", "links.csv.gz", "links", "links.parquet"])
+def test_a_small_table_is_described_the_same_way_twice(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"url,score\nhttps://example.org/,3\n")
+    first = describe_file(str(path), name)
+    assert describe_file(str(path), name, first) == first
+
+
 def test_a_gzip_file_that_was_recorded_by_its_content_stays_valid(tmp_path: Path) -> None:
     path = tmp_path / "links"
     path.write_bytes(b"\x1f\x8b and the rest")
     old = {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    assert key_part(describe_source(str(path), old)) == {"name": "links", **old}
+    described = key_part(describe_file(str(path), "links", old))
+    assert described == {"name": "links", "uri": str(path), **old}
+    assert key_part(describe_file(str(path), "links", described)) == described
