@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline.engine.own_code import describe_own, load_own
-from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
@@ -83,7 +83,7 @@ class Clean(Stage):
         signals = [describe_own(own.name, "signals") for own in parse_signals(options.signals)]
         return [*sets, *({"kind": "signal"} | signal for signal in signals)]
 
-    def set_up(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> Summary:
         """Report how many texts of each evaluation set are too short to be found."""
         options: Options = run.options
         for size in sizes_of(evaluation_sets(options.decontaminate), options):
@@ -96,6 +96,7 @@ class Clean(Stage):
                     size.uri,
                     N,
                 )
+        return Summary()
 
     def preload(self, options: Options) -> Sequence[str]:
         return (
