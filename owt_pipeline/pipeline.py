@@ -113,7 +113,7 @@ class Run:
         workers."""
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-        runtime = replace(self.runtime, run=uuid4().hex, unattended=True)
+        runtime = replace(self.runtime, run=uuid4().hex)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
             runtime = runtime.for_cluster(
                 [stage for stage, _ in self.stages], type(runner).__name__

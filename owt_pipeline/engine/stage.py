@@ -364,8 +364,6 @@ class Runtime:
       workers: processes of the local pool; on a cluster, each process makes one part at a time.
       beam_flags: Beam's flags; none for the local runner.
       run: id of the process or job that works on the run's folder.
-      unattended: whether no process waits for the job: it takes and releases the lock, and fails
-        for a user's mistake.
       on_cluster: whether the runner places the parts, rather than the pool of this process.
       host: where the run takes place, for the run's log: a runner's name; empty for this machine.
       versions: on a cluster, the versions of everything that shapes bytes, in the process that
@@ -377,7 +375,6 @@ class Runtime:
     workers: int = 1
     beam_flags: tuple[str, ...] = ()
     run: str = ""
-    unattended: bool = False
     on_cluster: bool = False
     host: str = ""
     versions: tuple[tuple[str, str], ...] = ()
