@@ -105,7 +105,9 @@ class Run:
             (stage, config.stage_options(stage, settings, tables, {})) for stage in STAGES.values()
         ]
         num_chosen = list(STAGES).index(until) + 1
-        runtime = Runtime(Storage(run), config.workers_of(tables, workers, 1))
+        runtime = Runtime(
+            Storage(run), config.workers_of(tables, workers, 1), is_complete=until == LAST
+        )
         return cls(stages[:num_chosen], runtime)
 
     def on(self, runner: Any) -> Run:

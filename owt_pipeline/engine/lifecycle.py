@@ -43,7 +43,7 @@ def end_run(runtime: Runtime, since: float) -> None:
     workdir = runtime.workdir
     if runtime.lock and not is_held(workdir, runtime.run):
         return
-    sweep(workdir, runtime.run, since)
+    sweep(workdir, runtime.run, since, is_complete=runtime.is_complete)
     workdir.remove_dead_spools()
     workdir.tidy(LEDGER)
     release(workdir, runtime.run)

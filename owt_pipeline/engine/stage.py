@@ -369,6 +369,8 @@ class Runtime:
       versions: on a cluster, the versions of everything that shapes bytes, in the process that
         started the run.
       add: whether new sources become a generation, rather than an error.
+      is_complete: whether the run has all stages, so that its end removes what interrupted runs by
+        other options have finished.
     """
 
     workdir: Storage
@@ -379,6 +381,7 @@ class Runtime:
     host: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     add: bool = False
+    is_complete: bool = False
 
     @property
     def lock(self) -> bool:
