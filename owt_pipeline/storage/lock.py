@@ -141,7 +141,7 @@ _flocked: dict[
 def _flock(workdir: Storage, run: str) -> float:
     """Lock the file, which is never removed, as another process may have opened it; returns
     since when it is locked."""
-    if (file := _flocked.get((workdir.uri, run))) is None:
+    if (file := _flocked.get(_place(workdir, run))) is None:
         os.makedirs(workdir.uri, exist_ok=True)
         # Closed by `release`. With a buffer, a full disk would be reported a second time then.
         file = open(workdir.path(FILE), "a+b", buffering=0)  # noqa: SIM115
@@ -157,12 +157,20 @@ def _flock(workdir: Storage, run: str) -> float:
         except OSError:
             file.close()
             raise
-        _flocked[workdir.uri, run] = file
+        _flocked[_place(workdir, run)] = file
     return os.fstat(file.fileno()).st_mtime
 
 
+def _place(workdir: Storage, run: str) -> tuple[str, str]:
+    """Return the key of a run's locks in this process.
+
+    A transform's copy of the folder has an absolute path, where `owt run` may have a relative one.
+    """
+    return os.path.abspath(workdir.uri) if workdir.is_local else workdir.uri, run
+
+
 def _unlock(workdir: Storage, run: str) -> None:
-    if (file := _flocked.pop((workdir.uri, run), None)) is not None:
+    if (file := _flocked.pop(_place(workdir, run), None)) is not None:
         file.truncate(0)
         file.close()
 
