@@ -13,6 +13,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -62,6 +63,7 @@ class Stage:
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
       libraries: distributions whose version shapes the bytes, for the records.
+      flags: the flag that names sources of each kind, for a stage without inputs.
       steps: its work.
       example: a command line for `--help`.
     """
@@ -75,6 +77,7 @@ class Stage:
     options: type
     version: int
     libraries: tuple[str, ...] = ()
+    flags: Mapping[str, str] = MappingProxyType({})
     steps: tuple[Step, ...]
     example: str = ""
 
