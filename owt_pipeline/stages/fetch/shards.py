@@ -32,6 +32,7 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
     match,
     send_keys,
 )
+from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import Capture
 from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
 from owt_pipeline.stages.fetch.archives.wayback import WaybackClient
@@ -164,8 +165,9 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> Summary:
             if "problem" in archive:
                 logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
             elif not archive["responses"]:
+                name = archive["name"]
                 logger.warning(
-                    "fetch: %s holds no response to a request: is it a WARC file?", archive["name"]
+                    "fetch: %s holds no response to a request: is it %s?", name, kind_of(name).name
                 )
     return Summary(properties=properties)
 
