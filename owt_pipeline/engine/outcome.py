@@ -11,7 +11,13 @@ import traceback
 
 import msgspec
 
-from owt_pipeline.errors import UserError, WorkerError, explain_os_error
+from owt_pipeline.errors import (
+    OUT_OF_MEMORY,
+    UserError,
+    WorkerError,
+    explain_os_error,
+    is_out_of_memory,
+)
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
 
@@ -36,6 +42,8 @@ class JobOutcome(msgspec.Struct, frozen=True):
         """The outcome of an error; `where` names the stage and part, for a bug."""
         if isinstance(error, UserError):
             return cls(str(error), error.exit_code)
+        if is_out_of_memory(error):
+            return cls(f"{where}: {OUT_OF_MEMORY}")
         if isinstance(error, OSError):
             return cls(f"{where}: {explain_os_error(error)}")
         return cls(

@@ -242,6 +242,8 @@ def _rows_of_archive(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
             broken, first = broken + 1, first or str(capture)
             tally.remedy = capture.remedy
             tally.broken = f"{broken:,} broken records, the first is {first}"
+            if capture.offset is None:
+                tally.broken = str(capture)
         elif capture.status not in (0, *REDIRECTS) and is_html(capture.content_type or ""):
             line += 1
             yield {"line": line, "url": as_text(" ".join(capture.url.split()))}

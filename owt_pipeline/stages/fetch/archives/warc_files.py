@@ -65,7 +65,7 @@ def index_archive(
         for capture in captures(file, file.size()):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
-                    raise UserError(f"{path}, {capture}; {capture.remedy}{OR_DAMAGED}")
+                    raise UserError(f"{path}: {capture}; {capture.remedy}{OR_DAMAGED}")
                 counts["broken"] += 1
                 first = first or str(capture)
                 continue
