@@ -141,7 +141,7 @@ def test_whatever_a_text_names_exists(project: Project) -> None:
 @pytest.mark.parametrize(
     ("text", "reference"),
     [
-        ("docs/options/clean.md has them", "path docs/options/clean.md"),
+        ("docs/options/nowhere.md has them", "path docs/options/nowhere.md"),
         ("see `tests/nowhere/*.py`", "path tests/nowhere/*.py"),
         ("`engine/nowhere.py` does it", "file engine/nowhere.py"),
         ("by owt_pipeline.nowhere", "module owt_pipeline.nowhere"),
