@@ -1,4 +1,4 @@
-"""`owt fetch`: the page of every URL, live or from archives, in WARC files, or why there is
+"""fetch: the page of every URL, live or from archives, in WARC files, or why there is
 none."""
 
 from __future__ import annotations
