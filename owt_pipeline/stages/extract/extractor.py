@@ -43,21 +43,29 @@ class Page:
 
     @cached_property
     def parsed(self) -> PageRead:
-        """The page as the built-in extractor reads it. It is parsed once, when first needed."""
+        """The page as the built-in extractors read it. It is parsed when it is first needed."""
         from owt_pipeline.stages.extract.html.reader import read_page
 
-        return read_page(self.html)
+        parsed = read_page(self.html)
+        self.__dict__["_metas"] = parsed.metas
+        return parsed
 
     @property
     def metas(self) -> dict[str, str] | None:
         """The `<meta>` elements; None if nothing has parsed the page so far."""
-        parsed = self.__dict__.get("parsed")
-        return None if parsed is None else parsed.metas
+        return self.__dict__.get("_metas")
+
+    def free_parsed(self) -> None:
+        """Free the memory of `parsed`, but keep `metas`."""
+        self.__dict__.pop("parsed", None)
 
     @cached_property
-    def lower_html(self) -> str:
-        """The body in lower case, to be searched for words."""
-        return self.html.lower()
+    def lower_html(self) -> bytes:
+        """The body in UTF-8 with ASCII letters in lower case, to be searched for ASCII words.
+
+        Lowering bytes takes a third of the time of lowering text.
+        """
+        return self.html.encode("utf-8", "replace").lower()
 
 
 @dataclass(frozen=True)
