@@ -303,11 +303,12 @@ def download_tokenizer(name: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except Exception as error:  # of the package, of its HTTP client, or of the operating system
-        reason = str(error).strip().splitlines()[0]
+        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        if isinstance(error, LocalEntryNotFoundError):
+            reason = "it cannot be reached"  # which the Hub's client says in three sentences
         raise UserError(
             f"tokenizer {name}: no file of this name, and its tokenizer.json cannot be had from "
-            f"the Hugging Face hub "
-            f"({type(error).__name__}: {reason}). Give the path of a tokenizer.json; or fetch it "
+            f"the Hugging Face hub ({reason}). Give the path of a tokenizer.json; or fetch it "
             f"once while "
             f"connected (`hf download {repository} tokenizer.json`); or name a mirror by "
             f"HF_ENDPOINT"
