@@ -41,7 +41,7 @@ TABLE = re.compile(r"^\[([a-z_]+(?:\.[a-z_]+)*)\]$")
 # A snake_case or CamelCase word: plain lower-case words are also words of English.
 NAME = re.compile(r"^_?[A-Za-z]\w*(?:_\w+|[a-z][A-Z]\w*)$")
 STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
-OWN_FILE = re.compile(r"^`([\w.-]+)`:$", re.MULTILINE)
+OWN_FILE = re.compile(r"^`([\w./-]+)`:$", re.MULTILINE)
 END_OF_COMMAND = re.compile(r"`|\n|&&|\|\||[|;]|\s#\s")
 
 
