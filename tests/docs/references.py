@@ -175,8 +175,9 @@ def _references_of_page(
         if match[1] == "toml":
             for setting in _settings_of(tomllib.loads(match[2])):
                 yield found("setting", setting, match.start())
-        for target in TARGET.finditer(match[2]):
-            yield found("target", target[2], match.start())
+        for line in match[2].splitlines():
+            if target := TARGET.match(line.strip().removeprefix("$ ")):
+                yield found("target", target[2], match.start())
 
 
 def _settings_of(tables: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -85,6 +85,7 @@ ELSEWHERE = {
     | {"RequiresStableInput"}  # Beam
     | {"clean_page"}  # TensorFlow Datasets
     | {"openwebtext_longbiased"}  # ConnorJL's GPT2
+    | {"name_by_id", "sorted_ids"}  # examples of names
     | {"codeLine_x8a", "language_CODE", "mainNav"},  # samples of names in pages and of a file
 }
 
