@@ -19,8 +19,9 @@ from typing import Any
 
 import tomllib
 
-PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags", "benchmarks", "tests", "flex", "examples")
-FOLDERS = (*PACKAGES, "docs", "presets")
+PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags", "benchmarks", "tests", "flex")
+PACKAGES += ("examples",)
+FOLDERS = (*PACKAGES, "docs", "presets", "tools")
 CODE_SUFFIXES = (".py", ".md", ".toml", ".sql", ".txt", ".html", ".css", ".js", ".xml")
 
 PATH = re.compile(rf"(?<![\w./${{}}>-])(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w*]")
