@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Recorded, Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.stage import Recorded, Runtime, Stage, StageRun, Step, Summary
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import OR_DAMAGED
@@ -70,7 +70,7 @@ def _sources(run: StageRun) -> list[tuple[int, Source]]:
 
 def _to_read(run: StageRun) -> list[tuple[int, Source]]:
     """The sources of the generations that are made."""
-    settled = sum(generation.first < run.settled for generation in run.root.generations)
+    settled = sum(generation.first < run.plan.settled for generation in run.root.generations)
     return [(generation, source) for generation, source in _sources(run) if generation >= settled]
 
 
@@ -109,7 +109,7 @@ def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) 
     """Send rows with a column `home` to the shards of the generations that are made, from
     `since` on."""
     for generation in run.root.generations[since:]:
-        if generation.first >= run.settled:
+        if generation.first >= run.plan.settled:
             shards = generation.first + (
                 rows["home"].to_numpy() % np.uint64(generation.shards)
             ).astype(np.int64)
@@ -210,7 +210,7 @@ class Collect(Stage):
         Step(
             read_part,
             _SOURCES,
-            keys=lambda run: range(len(_to_read(run)) + run.settled),
+            keys=lambda run: range(len(_to_read(run)) + run.plan.settled),
             rows=lambda run: {},  # not known before they are read
             together=lambda run: min(_SOURCES_TOGETHER, run.runtime.workers),
         ),
@@ -258,9 +258,9 @@ class Collect(Stage):
             described.append({"kind": "blocklist", **describe_source(uri, was)})
         return described + [{"kind": "blocklist", "name": domain} for domain in domains]
 
-    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
-        """Write to the manifest what is lost of damaged sources; those of settled generations
-        are not read again."""
+    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> Summary:
+        """Return what is lost of damaged sources; those of settled generations are not read
+        again."""
         files = [
             file
             for record in run.records_of_step(_SOURCES)
@@ -273,12 +273,11 @@ class Collect(Stage):
                 logger.warning("%s: %s", source["name"], source["problem"])
             elif not source["lines"]:
                 logger.warning("%s has nothing to collect", source["name"])
-        before = run.before.properties.get("damaged", []) if run.before and run.settled else []
+        before = run.before.properties.get("damaged", []) if run.before and run.plan.settled else []
         again = {source["name"] for source in read}
         damaged = [source for source in before if source["name"] not in again]
         damaged += [source for source in read if source["problem"] is not None]
-        if damaged:
-            run.properties["damaged"] = damaged
+        return Summary(properties={"damaged": damaged} if damaged else None)
 
 
 STAGE = Collect()

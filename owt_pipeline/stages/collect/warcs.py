@@ -40,6 +40,9 @@ def _rows(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
             first_broken = first_broken or str(capture)
             tally.remedy = capture.remedy
             tally.broken = f"{num_broken:,} broken records, the first is {first_broken}"
+            if capture.offset is None:
+                # It concerns the whole file: it is not a WARC file.
+                tally.broken = str(capture)
         elif capture.status not in (0, *REDIRECTS) and is_html(capture.content_type or ""):
             line += 1
             yield {"line": line, "url": as_text(" ".join(capture.url.split()))}
