@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.web.politeness import Failed
+from owt_pipeline.stages.fetch.answers import HttpResponse
+from owt_pipeline.stages.fetch.web.politeness import RequestError
 from owt_pipeline.stages.fetch.web.robots import Robots, naming, read_robots
 
 AGENT = "my-corpus"
@@ -21,15 +21,15 @@ ORIGIN = URL("http://a.example")
 def robots_of(text: str | bytes, agent: str = AGENT) -> Robots:
     body = text if isinstance(text, bytes) else text.encode()
 
-    async def get(url: URL) -> Received:
-        return Received(str(url), 200, [], b"", body, 1)
+    async def get(url: URL) -> HttpResponse:
+        return HttpResponse(str(url), 200, [], b"", body, 1)
 
     return asyncio.run(read_robots(ORIGIN, get, agent))
 
 
 def is_allowed(text: str | bytes, path: str = "/x", agent: str = AGENT) -> bool:
     robots = robots_of(text, agent)
-    with contextlib.suppress(Failed):
+    with contextlib.suppress(RequestError):
         robots.check(URL(f"{ORIGIN}{path}", encoded=True), agent)
         return True
     return False
