@@ -45,9 +45,10 @@ test-pythons: $(VENV)/installed  ## the demo, a second generation, the library a
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py
 
-lint: $(VENV)/installed  ## lint, formatting, types, and blocks of more than 12 lines that are repeated
+lint: $(VENV)/installed  ## lint, formatting, floors of language, types, and blocks of more than 12 lines that are repeated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/prose.py
 	$(BIN)/mypy
 	$(BIN)/pylint owt_pipeline trainer schemas dags
 
