@@ -21,7 +21,7 @@ DESCRIPTIONS: dict[type, str] = {
     str: "a string",
 }
 
-# Keys and columns of a run are signed 64-bit integers.
+# TOML promises whole numbers of 64 bits, with a sign.
 _MIN_INT = -(1 << 63)
 _MAX_INT = (1 << 63) - 1
 _MAX_FLOAT = sys.float_info.max
@@ -40,6 +40,7 @@ class FieldType(NamedTuple):
 
 
 def parts_of(kind: Any) -> FieldType:
+    """Return the parts of a field's type."""
     is_optional = False
     if typing.get_origin(kind) in (Union, types.UnionType):
         members = typing.get_args(kind)
