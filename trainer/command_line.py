@@ -72,7 +72,8 @@ def read_settings(path: Path) -> tuple[dict[str, Any], str]:
             f"unexpected '{path}': no CONFIG.toml; flags such as --compile take no value"
         )
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors on Windows begin a file with a byte-order mark, which TOML has no rule for.
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
