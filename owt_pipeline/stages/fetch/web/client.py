@@ -117,15 +117,9 @@ class Client:
             socket_factory=self._open,
             ssl=self._options.verify_tls,
         )
-        headers = {
-            "User-Agent": self._options.user_agent,
-            "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
-            "Accept-Language": "en,*;q=0.5",
-            "Accept-Encoding": messages.ACCEPT_ENCODING,
-        }
         return aiohttp.ClientSession(
             connector=connector,
-            headers=headers,
+            headers=request_headers(self._options.user_agent),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             response_class=_Response,
@@ -234,6 +228,16 @@ class Client:
         if text and urllib.request.proxy_bypass_environment(host, self._proxies):  # type: ignore[attr-defined]
             return None
         return URL(text if "://" in text else f"http://{text}") if text else None
+
+
+def request_headers(user_agent: str) -> dict[str, str]:
+    """Return the headers of each request."""
+    return {
+        "User-Agent": user_agent,
+        "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
+        "Accept-Language": "en,*;q=0.5",
+        "Accept-Encoding": messages.ACCEPT_ENCODING,
+    }
 
 
 @lru_cache(1 << 10)
