@@ -47,6 +47,11 @@ class Rules:
         )
 
 
+def subreddit_name(name: str) -> str:
+    """Return a subreddit's name as rules compare it: `/r/News/` is `news`."""
+    return name.strip("/").lower().removeprefix("r/")
+
+
 class DomainSet:
     """A set of domains, which include their subdomains, and of exact hosts, written as `=HOST`.
 
