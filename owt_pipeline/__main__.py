@@ -24,6 +24,10 @@ def main() -> int:
                 file=sys.stderr,
             )
             return 1
+    # As `python -m` does, so that a module of the user's is found whichever way owt is started.
+    # At the end: no file of the current folder takes the place of a package.
+    if not {"", os.getcwd()}.intersection(sys.path):
+        sys.path.append(os.getcwd())
     from owt_pipeline.cli import main as run  # which imports schemas
 
     return run()

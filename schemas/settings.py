@@ -16,6 +16,7 @@ import difflib
 import functools
 import math
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -163,6 +164,16 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str, width: int | None = None) -> None:
         super().__init__(prog, max_help_position=30, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap the paragraphs of prose; keep those with indented lines, such as examples."""
+        paragraphs = []
+        for paragraph in text.strip("\n").split("\n\n"):
+            lines = paragraph.splitlines()
+            if not any(line.startswith(" ") for line in lines):
+                lines = textwrap.wrap(paragraph, width - len(indent), break_on_hyphens=False)
+            paragraphs.append("\n".join(indent + line for line in lines))
+        return "\n\n".join(paragraphs)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:

@@ -95,12 +95,6 @@ def note(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def pluralize(count: int, noun: str) -> str:
-    """Return the count with its noun: 1 window, 2 windows, 2 micro-batches."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
-
-
 def first_line(error: Exception) -> str:
     """The first line of the message of another package's error."""
     return (str(error).strip() or repr(error)).partition("\n")[0]

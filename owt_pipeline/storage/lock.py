@@ -86,9 +86,12 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
     With `as_object`, and always in a bucket, it is the object, which the job's workers renew
     (`renew`). Raises InUse, which names the holder, if another run is at work.
     """
+    is_object = as_object or not workdir.is_local
+    if is_object and (since := _held_since(workdir, run)) is not None:
+        return since  # perhaps by another process of the job, which alone can lock the file
     since = _flock(workdir, run) if workdir.is_local else 0.0
     try:
-        if workdir.is_local and not as_object:
+        if not is_object:
             _wait_for_end(workdir)
             return since
         me = msgspec.json.encode(_me(run, alone=not as_object))
@@ -104,7 +107,20 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
     except BaseException:
         _unlock(workdir, run)
         raise
-    return next((entry.modified for entry in workdir.walk(OBJECT) if entry.name == OBJECT), 0.0)
+    return _held_since(workdir, run) or 0.0
+
+
+def is_held(workdir: Storage, run: str) -> bool:
+    """Return whether the object is a run's."""
+    return _held_since(workdir, run) is not None
+
+
+def _held_since(workdir: Storage, run: str) -> float | None:
+    """Return when the object of a run was written last; None if it is not this run's."""
+    holder, _ = _read(workdir)
+    if holder is None or holder.run != run:
+        return None
+    return next((entry.modified for entry in workdir.walk(OBJECT) if entry.name == OBJECT), None)
 
 
 def release(workdir: Storage, run: str) -> None:

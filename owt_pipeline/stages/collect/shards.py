@@ -25,9 +25,11 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import OR_DAMAGED
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.stages.collect.kind import Source, Tally, problem_row
 from owt_pipeline.stages.collect.merge import KNOWN, known_of, merge_submissions
-from owt_pipeline.stages.collect.rules import Rules, blocklists, subreddit_name
-from owt_pipeline.stages.collect.sources import Source, Tally, problem, read_source, rows_of_batch
+from owt_pipeline.stages.collect.reddit import subreddit_name
+from owt_pipeline.stages.collect.rules import Rules, blocklists
+from owt_pipeline.stages.collect.sources import kind_named, read_source, rows_of_batch
 from owt_pipeline.stages.collect.submissions import ROWS
 from owt_pipeline.storage.folder import describe_source
 from schemas import Reason
@@ -56,7 +58,7 @@ def _sources_by_generation(run: StageRun) -> list[tuple[int, Source]]:
 
 def sources_to_read(run: StageRun) -> list[tuple[int, Source]]:
     """Return the sources of the generations that are made, as `_sources_by_generation` does."""
-    num_settled = sum(generation.first < run.settled for generation in run.root.generations)
+    num_settled = sum(generation.first < run.plan.settled for generation in run.root.generations)
     return [pair for pair in _sources_by_generation(run) if pair[0] >= num_settled]
 
 
@@ -72,8 +74,9 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
         _send_known(run, number - len(to_read), writer)
         return
     generation, source = to_read[number]
-    tally = Tally(source.kind)
-    uri = run.workdir.path(source.uri) if source.kind == "subreddit" else source.uri
+    kind = kind_named(source.kind)
+    tally = Tally(kind)
+    uri = run.workdir.path(source.uri) if kind.is_stored else source.uri
     rules = rules_of(run.options)
     batches = read_source(source, uri, tally, run.options.allow_damaged)
     to_rows = partial(rows_of_batch, source=source, rules=rules)
@@ -84,7 +87,7 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
     if tally.problem is not None and not run.options.allow_damaged:
         raise UserError(f"{source.uri}: {tally.problem}{OR_DAMAGED}")
     if tally.broken is not None:
-        missing_rest = problem(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
+        missing_rest = problem_row(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
         _send(run, generation, rows_of_batch(missing_rest, source, rules), writer)
     read = {"name": source.name, "problem": tally.problem, "lines": tally.lines}
     writer.open_file(".json", READ_KIND).write(msgspec.json.encode(read))
@@ -97,7 +100,7 @@ def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) 
     """
     home = rows["home"].to_numpy()
     for generation in run.root.generations[since:]:
-        if generation.first >= run.settled:
+        if generation.first >= run.plan.settled:
             shards = generation.first + (home % np.uint64(generation.shards)).astype(np.int64)
             writer.send(shards, rows)
     progress.advance(rows.num_rows)
@@ -125,7 +128,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     sources = _sources_by_generation(run)
     generation_by_source = np.array([number for number, _ in sources], np.int64)
     generation_of_rows = generation_by_source.take(rows["source"].to_numpy())
-    names = [(source.name, source.link_source) for _, source in sources]
+    names = [(source.name, kind_named(source.kind).link_source) for _, source in sources]
     own_generation = run.root.generation_of(shard)
     for generation in range(own_generation + 1):
         rows_here = rows.filter(pa.array(generation_of_rows == generation))

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
-from owt_pipeline.engine.stage import Recorded, Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.stage import Recorded, Runtime, Stage, StageRun, Step, Summary
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.collect.options import Options
+from owt_pipeline.stages.collect.rules import describe_blocklists
 from owt_pipeline.stages.collect.shards import (
     READ_KIND,
     SOURCES_STEP,
@@ -19,11 +20,11 @@ from owt_pipeline.stages.collect.shards import (
     read_part,
     sources_to_read,
 )
-from owt_pipeline.stages.collect.source_files import (
-    describe_blocklists,
-    describe_files,
-    describe_subreddits,
-    store_subreddit,
+from owt_pipeline.stages.collect.sources import (
+    flags_by_kind,
+    kind_named,
+    list_sources,
+    store_source,
 )
 from schemas.manifest import Root, ShardRecord
 
@@ -33,9 +34,6 @@ logger = logging.getLogger("owt")
 # 2 GB.
 _MAX_CONCURRENT_SOURCES = 4
 
-# About how many bytes of a source become a shard of 20,000 URLs. Of compressed dumps, one
-# submission in twenty stays.
-_SHARD_BYTES = {"dump": 100 << 20, "links": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
 _MIN_SHARDS = 8
 _MAX_SHARDS = 1 << 15
 
@@ -55,11 +53,12 @@ class Collect(Stage):
     options = Options
     version = 8
     libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
+    flags = flags_by_kind()
     steps = (
         Step(
             read_part,
             SOURCES_STEP,
-            keys=lambda run: range(len(sources_to_read(run)) + run.settled),
+            keys=lambda run: range(len(sources_to_read(run)) + run.plan.settled),
             rows=lambda run: {},  # not known before they are read
             together=_max_concurrent_sources,
         ),
@@ -74,7 +73,7 @@ class Collect(Stage):
                 "collect has nothing to read: give at least one of --dumps, --links, --warcs and "
                 "--subreddits (or the same keys in the table [collect])"
             )
-        return [*describe_files(options, recorded), *describe_subreddits(options)]
+        return list_sources(options, recorded)
 
     def shards_for(self, options: Options, sources: Sequence[Any]) -> int:
         """Return the number of shards of a generation: a power of two, at least 8.
@@ -84,8 +83,10 @@ class Collect(Stage):
         """
         if options.num_shards is not None:
             return options.num_shards
-        wanted = sum(source.get("bytes", 0) / _SHARD_BYTES[source["kind"]] for source in sources)
-        num_doublings = max(0, math.ceil(wanted / _MIN_SHARDS) - 1).bit_length()
+        num_wanted = 0.0
+        for source in sources:
+            num_wanted += source.get("bytes", 0) / kind_named(source["kind"]).bytes_per_shard
+        num_doublings = max(0, math.ceil(num_wanted / _MIN_SHARDS) - 1).bit_length()
         return min(_MIN_SHARDS << num_doublings, _MAX_SHARDS)
 
     def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
@@ -93,7 +94,7 @@ class Collect(Stage):
         generations = []
         for number, generation in enumerate(root.generations):
             sources = [
-                store_subreddit(source, number, options, runtime.workdir)
+                store_source(source, number, options, runtime.workdir)
                 for source in generation.sources
             ]
             generations.append(msgspec.structs.replace(generation, sources=sources))
@@ -101,10 +102,10 @@ class Collect(Stage):
 
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return what identifies the lists of blocked domains."""
-        return describe_blocklists(options, recorded)
+        return describe_blocklists(options.blocked_domains, recorded)
 
-    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
-        """Write to the manifest what is lost of damaged sources.
+    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> Summary:
+        """Return what is lost of damaged sources.
 
         Sources of published generations are not read again, so their damage is taken from the
         manifest before.
@@ -120,13 +121,12 @@ class Collect(Stage):
             elif not source["lines"]:
                 logger.warning("%s has nothing to collect", source["name"])
         damaged = []
-        if run.before and run.settled:
+        if run.before and run.plan.settled:
             names_read = {source["name"] for source in read}
             damaged_before = run.before.properties.get("damaged", [])
             damaged += [source for source in damaged_before if source["name"] not in names_read]
         damaged += [source for source in read if source["problem"] is not None]
-        if damaged:
-            run.properties["damaged"] = damaged
+        return Summary(properties={"damaged": damaged} if damaged else None)
 
 
 STAGE = Collect()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import recorded_of
+from owt_pipeline.engine.stage import Summary, recorded_of
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
@@ -32,6 +32,7 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
     match,
     send_keys,
 )
+from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import Capture
 from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
 from owt_pipeline.stages.fetch.archives.wayback import WaybackClient
@@ -75,11 +76,12 @@ _WRITTEN_AT_ONCE = 1 << 14
 segments are read."""
 
 
-def set_up(run: StageRun) -> None:
+def set_up(run: StageRun) -> Summary:
     options: Options = run.options
     recorded = recorded_of(run.stage, run.before)
+    properties: dict[str, Any] = {}
     if "archive" in options.order:
-        files = run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
+        files = properties["archives"] = expand_globs(options.pages_from, "--pages_from")
         for archive in archives_of(options, recorded):
             if archive["uri"] not in files:
                 raise UserError(
@@ -87,10 +89,11 @@ def set_up(run: StageRun) -> None:
                     f"restore it"
                 )
     if options.cc_index:
-        run.properties["cc_files"] = list_files(options)
-    run.properties["digests"] = {
+        properties["cc_files"] = list_files(options)
+    properties["digests"] = {
         name: digest_of_source(options, name, recorded) for name in options.order
     }
+    return Summary(properties=properties)
 
 
 def send_missing(
@@ -148,23 +151,25 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
     write_shard(writer, asking.ids, lambda ids: asking.urls(ids, sorted(columns)), answered)
 
 
-def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    del run.properties["digests"]
+def finish(run: StageRun, _: Sequence[ShardRecord]) -> Summary:
+    properties: dict[str, Any] = {}
     if "cc_files" in run.properties:
-        run.properties["commoncrawl"] = {
+        properties["commoncrawl"] = {
             "index": run.options.cc_index,
             "crawls": list(run.options.cc_crawls),
-            "files": len(run.properties.pop("cc_files")),
+            "files": len(run.properties["cc_files"]),
         }
     if "archives" in run.properties:
-        run.properties["archives"] = summary(Archives(run))
-        for archive in run.properties["archives"]:
+        properties["archives"] = summary(Archives(run))
+        for archive in properties["archives"]:
             if "problem" in archive:
                 logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
             elif not archive["responses"]:
+                name = archive["name"]
                 logger.warning(
-                    "fetch: %s holds no response to a request: is it a WARC file?", archive["name"]
+                    "fetch: %s holds no response to a request: is it %s?", name, kind_of(name).name
                 )
+    return Summary(properties=properties)
 
 
 def _about(run: StageRun, source: str) -> dict[str, str]:
@@ -232,7 +237,7 @@ class _Asking:
             if name == "archive":
                 asyncio.run(self._ask_archives(is_last))
             elif name in clients and len(self._missing(answered, self.ids)):
-                options = share(self._run.options, min(SHARDS_TOGETHER, len(self._run.make)))
+                options = share(self._run.options, min(SHARDS_TOGETHER, len(self._run.plan.make)))
                 with_client(
                     partial(clients[name], options),
                     partial(self.ask_online, name, ids=self.ids, is_last=is_last),

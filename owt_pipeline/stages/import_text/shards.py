@@ -78,7 +78,7 @@ def _send_ids(run: StageRun, since: int, ids: np.ndarray, writer: ShardWriter) -
     """Send ids that a generation has to the shards of the generations from `since` on that are
     made."""
     for generation in run.root.generations[since:]:
-        if generation.first >= run.settled:
+        if generation.first >= run.plan.settled:
             shards = generation.first + (ids % np.uint64(generation.shards)).astype(np.int64)
             writer.send(shards, pa.record_batch([pa.array(ids)], SEEN))
 

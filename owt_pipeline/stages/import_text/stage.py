@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import describe_file, held_out_files, named_files
 from owt_pipeline.stages.import_text.groups import read_groups, write_groups
@@ -71,7 +71,7 @@ class Import(Stage):
         Step(
             place_group,
             "records",
-            keys=lambda run: range(len(read_groups(run)) + run.settled),
+            keys=lambda run: range(len(read_groups(run)) + run.plan.settled),
         ),
         Step(merge_shard),
     )
@@ -97,18 +97,20 @@ class Import(Stage):
         num_bytes = sum(source["bytes"] for source in sources)
         return max(_MIN_SHARDS, round(num_bytes / _SHARD_BYTES))
 
-    def set_up(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> Summary:
         """Group the files of the generations that are made."""
         _warn_of_files(run.options)
         write_groups(run)
+        return Summary()
 
-    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         """Warn if no record is a document."""
         if not any(record.counts.left for record in records):
             logger.warning(
                 "import: no documents imported; see ledger/documents/rejects/ for why (is "
                 "--text_field right?)"
             )
+        return Summary()
 
 
 STAGE = Import()

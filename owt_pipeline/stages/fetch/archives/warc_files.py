@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.captures import OR_DAMAGED, Broken, captures
+from owt_pipeline.formats.captures import OR_DAMAGED, Broken
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, wanted_moment
+from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import (
     Asked,
     Capture,
@@ -62,10 +63,10 @@ def index_archive(
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
     counts, first = dict.fromkeys(COUNTS, 0), ""  # problem
     with open_source(path) as file:
-        for capture in captures(file, file.size()):
+        for capture in kind_of(path).captures(file):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
-                    raise UserError(f"{path}, {capture}; {capture.remedy}{OR_DAMAGED}")
+                    raise UserError(f"{path}: {capture}; {capture.remedy}{OR_DAMAGED}")
                 counts["broken"] += 1
                 first = first or str(capture)
                 continue
@@ -139,13 +140,13 @@ class Archives:
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, offset, length = capture.place
-        folder, name = folder_of(self.files[file])
-        data, origin = (
-            folder.read_range(name, offset, length),
-            Origin("archive", None, name, offset),
-        )
+        path = self.files[file]
+        folder, name = folder_of(path)
+        content = folder.read_range(name, offset, length)
+        record = kind_of(path).read(content, url, capture.date)
+        origin = Origin("archive", None, name, offset)
         return page_of_record(
-            data, origin, self._options.max_page_bytes, f"at byte {offset} of {name}"
+            record, origin, self._options.max_page_bytes, f"at byte {offset} of {name}"
         )
 
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
