@@ -133,18 +133,21 @@ def release(workdir: Storage, run: str) -> None:
             workdir.delete(OBJECT)
 
 
-_flocked: dict[
-    tuple[str, str], BinaryIO
-] = {}  # the files that this process has locked, by folder and run
+_flocked: dict[tuple[str, str], BinaryIO] = {}
+"""The files that this process has locked, by absolute path and run.
+
+A path relative to the current folder becomes absolute when Beam pickles it, and is the same file.
+"""
 
 
 def _flock(workdir: Storage, run: str) -> float:
     """Lock the file, which is never removed, as another process may have opened it; returns
     since when it is locked."""
-    if (file := _flocked.get((workdir.uri, run))) is None:
+    path = os.path.abspath(workdir.path(FILE))
+    if (file := _flocked.get((path, run))) is None:
         os.makedirs(workdir.uri, exist_ok=True)
         # Closed by `release`. With a buffer, a full disk would be reported a second time then.
-        file = open(workdir.path(FILE), "a+b", buffering=0)  # noqa: SIM115
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -157,12 +160,15 @@ def _flock(workdir: Storage, run: str) -> float:
         except OSError:
             file.close()
             raise
-        _flocked[workdir.uri, run] = file
+        _flocked[path, run] = file
     return os.fstat(file.fileno()).st_mtime
 
 
 def _unlock(workdir: Storage, run: str) -> None:
-    if (file := _flocked.pop((workdir.uri, run), None)) is not None:
+    if not workdir.is_local:
+        return
+    path = os.path.abspath(workdir.path(FILE))
+    if (file := _flocked.pop((path, run), None)) is not None:
         file.truncate(0)
         file.close()
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import tomllib
 
-PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags", "benchmarks", "tests", "flex", "examples")
-FOLDERS = (*PACKAGES, "docs", "presets")
+PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags", "benchmarks", "tests", "flex")
+PACKAGES += ("examples",)
+FOLDERS = (*PACKAGES, "docs", "presets", "tools")
 CODE_SUFFIXES = (".py", ".md", ".toml", ".sql", ".txt", ".html", ".css", ".js", ".xml")
 
 PATH = re.compile(rf"(?<![\w./${{}}>-])(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w*]")
@@ -41,7 +42,7 @@ TABLE = re.compile(r"^\[([a-z_]+(?:\.[a-z_]+)*)\]$")
 # A snake_case or CamelCase word: plain lower-case words are also words of English.
 NAME = re.compile(r"^_?[A-Za-z]\w*(?:_\w+|[a-z][A-Z]\w*)$")
 STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
-OWN_FILE = re.compile(r"^`([\w.-]+)`:$", re.MULTILINE)
+OWN_FILE = re.compile(r"^`([\w./-]+)`:$", re.MULTILINE)
 END_OF_COMMAND = re.compile(r"`|\n|&&|\|\||[|;]|\s#\s")
 
 
@@ -175,8 +176,9 @@ def _references_of_page(
         if match[1] == "toml":
             for setting in _settings_of(tomllib.loads(match[2])):
                 yield found("setting", setting, match.start())
-        for target in TARGET.finditer(match[2]):
-            yield found("target", target[2], match.start())
+        for line in match[2].splitlines():
+            if target := TARGET.match(line.strip().removeprefix("$ ")):
+                yield found("target", target[2], match.start())
 
 
 def _settings_of(tables: dict[str, Any], prefix: str = "") -> Iterator[str]:

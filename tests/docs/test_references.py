@@ -50,7 +50,15 @@ ELSEWHERE = {
     | {"schemas.py"},  # a module of a user's program
     "module": {"schemas.py", "trainer.NAME"},
     "program": {"trainer.NAME"},
-    "command": {"command"},  # "every owt command"
+    "command": {
+        "and",
+        "command",
+        "commands",
+        "has",
+        "is",
+        "needs",
+        "without",
+    },  # "every owt command"
     "flag": {"version"}  # of `owt` itself
     | {"no_", "no_x", "flag"}  # any flag
     | {"abbrev", "always", "dirty", "exclude", "message", "sign"}  # git
@@ -77,6 +85,7 @@ ELSEWHERE = {
     | {"RequiresStableInput"}  # Beam
     | {"clean_page"}  # TensorFlow Datasets
     | {"openwebtext_longbiased"}  # ConnorJL's GPT2
+    | {"name_by_id", "sorted_ids"}  # examples of names
     | {"codeLine_x8a", "language_CODE", "mainNav"},  # samples of names in pages and of a file
 }
 

@@ -12,6 +12,7 @@ import gc
 import logging
 import re
 
+from owt_pipeline.errors import UserError
 from owt_pipeline.stages.extract.content.main_content import FAVORS, MOST_BLOCKS, main_content
 from owt_pipeline.stages.extract.content.metadata import Head, read_head, read_metadata
 from owt_pipeline.stages.extract.content.model import Model, load
@@ -77,7 +78,13 @@ def _read(page: Page) -> tuple[PageRead, Head, dict[str, str | None]]:
 
 def trafilatura(settings: Settings) -> Extract:
     """Main text by trafilatura (Barbaresi, ACL 2021)."""
-    from trafilatura import extract as main_text
+    try:
+        from trafilatura import extract as main_text
+    except ImportError as error:
+        raise UserError(
+            f"extractor trafilatura: its package cannot be imported ({error}): "
+            "pip install 'owt-pipeline[pipeline]'"
+        ) from error
 
     def extract(page: Page) -> Extracted | None:
         text = main_text(
