@@ -58,7 +58,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import http_record
 from owt_pipeline.pipeline import STAGES
-from owt_pipeline.stages.fetch.answers import Fetched
+from owt_pipeline.stages.fetch.answers import FetchedResponse
 from owt_pipeline.stages.fetch.web.client import CONNECT_SECONDS, SILENCE_SECONDS, request_headers
 from owt_pipeline.stages.fetch.web.live import Fetcher
 from owt_pipeline.storage.folder import Storage
@@ -239,7 +239,7 @@ class DroppingRecorder:
         self.pages = 0
 
     async def take(self, _url_id: int, fetched: Any) -> None:
-        self.pages += isinstance(fetched, Fetched)
+        self.pages += isinstance(fetched, FetchedResponse)
 
 
 def loop_micros(urls: Sequence[str]) -> tuple[float, float]:

@@ -265,7 +265,7 @@ def test_the_command_without_the_pipeline_is_one_line_whose_advice_works(
 
 TRAIN = """
 import runpy, sys
-others = "owt_pipeline apache_beam duckdb lxml msgspec orjson tokenizers xxhash zstandard".split()
+others = "owt_pipeline apache_beam duckdb lxml orjson tokenizers xxhash zstandard".split()
 sys.modules |= dict.fromkeys(others)  # to import one is an error
 runpy.run_module("trainer.train", run_name="__main__")
 """
