@@ -250,7 +250,7 @@ def test_no_circle(place: Callable[[str], str]) -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_a_module_is_named_by_its_subject_and_has_at_most_450_lines() -> None:
+def test_a_module_has_a_subjects_name_and_at_most_450_lines() -> None:
     wrong = [
         name
         for name in modules()

@@ -72,7 +72,8 @@ def read_settings(path: Path) -> tuple[dict[str, Any], str]:
             f"unexpected '{path}': no CONFIG.toml; flags such as --compile take no value"
         )
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors on Windows begin a file with a byte-order mark, which TOML has no rule for.
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -105,14 +106,6 @@ def note(message: str) -> None:
     """Print a message to the error stream, apart from the command's output; on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
         print(message, file=sys.stderr, flush=True)
-
-
-def pluralize(count: int, noun: str) -> str:
-    """Return the count with its noun: 1 window, 2 windows, 2 micro-batches."""
-    if count == 1:
-        return f"1 {noun}"
-    ending = "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
 
 
 def first_line(error: Exception) -> str:

@@ -313,7 +313,8 @@ examples:
   torchrun --standalone --nproc-per-node=8 -m trainer.train CONFIG.toml
   TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 \\
       torchrun --nnodes=1:8 --nproc-per-node=8 --max-restarts=100 \\
-      --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 -m trainer.train CONFIG.toml
+      --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 \\
+      -m trainer.train CONFIG.toml
 
 The last one on every node, for nodes that join and leave; without the variable, torchrun 2.13
 waits forever when one joins."""

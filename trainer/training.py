@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from schemas import SettingsError
+from schemas.quantities import pluralize
 from trainer import checkpoint, resuming
 from trainer.checkpoint import Record, Saver
-from trainer.command_line import first_line, is_out_of_memory, pluralize, run_reporting
+from trainer.command_line import first_line, is_out_of_memory, run_reporting
 from trainer.config import TrainConfig, parse, recorded_settings
 from trainer.corpora import Corpora, open_corpora
 from trainer.data import DocumentBlocks, Loader

@@ -23,13 +23,6 @@ from schemas.manifest import Generation, Root
 
 logger = logging.getLogger("owt")
 
-_FLAG_BY_KIND = {
-    "dump": "--dumps",
-    "links": "--links",
-    "warc": "--warcs",
-    "subreddit": "--subreddits",
-}
-
 _NOT_IN_KEY = ("uri", "stored", "seen")
 """Fields of a source that shape no bytes: where it lies, and when it was last hashed."""
 
@@ -133,7 +126,7 @@ def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, An
         return f"run {command(*words)} to add {them} as a generation"
     if not workdir.exists("settings.toml"):
         return f"give --add, too, to add {them} as a generation"
-    words = ["owt", "run", str(workdir), "--add", *_flags_of(new)]
+    words = ["owt", "run", str(workdir), "--add", *_flags_of(stage, new)]
     return f"run {command(*words)} to add {them} as a generation"
 
 
@@ -144,14 +137,14 @@ def _advice_for_unnamed(
     if new:
         return _advice_to_add(stage, workdir, new)
     recorded = [source for each in root.generations for source in each.sources]
-    words = ["owt", "run", str(workdir), *_flags_of(recorded)]
+    words = ["owt", "run", str(workdir), *_flags_of(stage, recorded)]
     return f"restore them, with your other settings, as {command(*words)} does"
 
 
-def _flags_of(sources: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the flags that name sources of `collect`."""
+def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the flags that name sources of a stage, with these sources."""
     words: list[str] = []
-    for kind, flag in _FLAG_BY_KIND.items():
+    for kind, flag in stage.flags.items():
         uris = [str(each["uri"]) for each in sources if each["kind"] == kind]
         words += [flag, *uris] if uris else []
     return words

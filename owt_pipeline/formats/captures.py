@@ -37,6 +37,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ARC_MAGIC = b"filedesc:"
 _LF_HEAD = re.compile(rb"(?:\A|\n)WARC/\d\.\d+\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
+_HTML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype|!--|html|head|body|\?xml)", re.IGNORECASE)
 _MAKE_WARC = "make a WARC file of it with `warcio recompress FILE COPY.warc.gz`"
 _CONVERT = "make a copy that can be read with `warcio recompress FILE COPY.warc.gz`"
 
@@ -71,13 +72,18 @@ OR_DAMAGED = ", or take what can be read with --allow_damaged"
 
 @dataclass(frozen=True)
 class Broken:
-    """A part of an archive that cannot be read: the offset, the reason, and what to do."""
+    """A part of an archive that cannot be read: the offset, the reason, and what to do.
 
-    offset: int
+    The offset is None if the file as a whole is something else.
+    """
+
+    offset: int | None
     problem: str
     remedy: str = COMPLETE
 
     def __str__(self) -> str:
+        if self.offset is None:
+            return self.problem
         return f"the record at byte {self.offset:,}: {self.problem}"
 
 
@@ -95,11 +101,18 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
         with contextlib.suppress(zlib.error):
             start = zlib.decompressobj(31).decompress(start, 1 << 12)
     if start.startswith(_ARC_MAGIC):
-        yield Broken(0, "an ARC file, and only WARC files are read", _MAKE_WARC)
+        yield Broken(None, "an ARC file, and only WARC files are read", _MAKE_WARC)
     elif start.startswith(b"WARC/"):
         yield from _captures(file, size, is_gzip, has_lf_heads=_LF_HEAD.search(start) is not None)
     elif size:
-        yield Broken(0, f"no WARC file, which begins with {start[:20]!r}")
+        yield Broken(None, _not_a_warc(start))
+
+
+def _not_a_warc(start: bytes) -> str:
+    """Return what a file that begins with `start` is, in place of a WARC file."""
+    if _HTML.match(start):
+        return "not a WARC file but a web page, such as the error page of a server"
+    return f"not a WARC file, since it begins with {start[:20]!r}"
 
 
 def _captures(

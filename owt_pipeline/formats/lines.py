@@ -14,8 +14,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
-import zstandard
-
 BLOCK_BYTES = 2 << 20
 """The objects parsed from a block of this size fit the cache; smaller blocks need more calls."""
 
@@ -83,17 +81,42 @@ class LineReader:
 _READ_BYTES = 4 << 10
 _PIECE_BYTES = 1 << 20
 
-_ERRORS = (zstandard.ZstdError, lzma.LZMAError, zlib.error, OSError, EOFError)
+_ERRORS = (lzma.LZMAError, zlib.error, OSError, EOFError)
 
 
-def _new_zstd() -> Any:
-    # The monthly dumps are written with `--long=31`, so readers must allow windows of 2 GiB.
-    return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(write_size=_PIECE_BYTES)
+class _ZstdDecoder:
+    """A decoder of one zstd frame, with the errors of the other formats."""
+
+    def __init__(self) -> None:
+        # Its package is imported when a file needs it.
+        import zstandard
+
+        self._error = zstandard.ZstdError
+        # The monthly dumps are written with `--long=31`, so readers must allow windows of 2 GiB.
+        decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
+        self._decoder = decompressor.decompressobj(write_size=_PIECE_BYTES)
+
+    def decompress(self, data: bytes) -> bytes:
+        """Return the content of the next compressed bytes; raise EOFError if they are damaged."""
+        try:
+            return self._decoder.decompress(data)
+        except self._error as error:
+            raise EOFError(str(error)) from error
+
+    @property
+    def eof(self) -> bool:
+        """Whether the frame has ended."""
+        return self._decoder.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        """The bytes after the frame."""
+        return self._decoder.unused_data
 
 
 # In xz and gzip, zeros may follow a stream as padding.
 _FORMATS: list[tuple[str, bytes, bytes, Callable[[], Any]]] = [
-    ("zst", b"\x28\xb5\x2f\xfd", b"", _new_zstd),
+    ("zst", b"\x28\xb5\x2f\xfd", b"", _ZstdDecoder),
     ("xz", b"\xfd7zXZ\x00", b"\x00", lzma.LZMADecompressor),
     ("bz2", b"BZh", b"", bz2.BZ2Decompressor),
     ("gz", b"\x1f\x8b", b"\x00", lambda: zlib.decompressobj(31)),

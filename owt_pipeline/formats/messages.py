@@ -7,12 +7,8 @@ its colon, and a body may not be encoded as its header says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
-
-import brotli
-import zstandard
-from isal import isal_zlib
 
 Headers = list[tuple[str, str]]
 
@@ -180,7 +176,7 @@ def _decoded(body: bytes, codings: list[str], limit: int) -> bytes:
     decoders = [_DECODERS[name] for name in codings]
     for place, decoder in enumerate(decoders):
         try:
-            body = _decoded_once(decoder, body, limit) if body else body
+            body = decoder(body, limit) if body else body
         except BadMessage:
             # Some servers name twice what they have applied once.
             if decoder not in decoders[:place]:
@@ -188,12 +184,12 @@ def _decoded(body: bytes, codings: list[str], limit: int) -> bytes:
     return body
 
 
-def _decoded_once(decoder: Callable[[bytes, int], bytes], body: bytes, limit: int) -> bytes:
-    try:
-        return decoder(body, limit)
-    # isal's stub
-    except (isal_zlib.error, brotli.error, zstandard.ZstdError) as error:  # type: ignore[misc]
-        raise BadMessage(f"the encoded body is damaged: {error}") from error
+# The decoders import their libraries when they are called: the functions of the library read pages
+# that are decoded already, and are installed without them.
+
+
+def _damaged(error: Exception) -> BadMessage:
+    return BadMessage(f"the encoded body is damaged: {error}")
 
 
 def _within(body: bytes, limit: int) -> bytes:
@@ -227,10 +223,15 @@ def _undeflate(data: bytes, limit: int) -> bytes:
 def _inflate(data: bytes, at: int, body: bytearray, limit: int, form: int) -> int:
     """Append the stream that begins at `at` to `body`, by zlib's `wbits` for its form; returns
     its end."""
+    from isal import isal_zlib
+
     stream = isal_zlib.decompressobj(form)
     while at < len(data):
         piece = data[at : at + _PIECE_BYTES]
-        body += stream.decompress(piece, limit + 1 - len(body))
+        try:
+            body += stream.decompress(piece, limit + 1 - len(body))
+        except isal_zlib.error as error:  # type: ignore[misc]  # its stub hides the base class
+            raise _damaged(error) from error
         at += len(piece) - len(stream.unused_data)
         if len(body) > limit:
             break
@@ -240,9 +241,14 @@ def _inflate(data: bytes, at: int, body: bytearray, limit: int, form: int) -> in
 
 
 def _unbrotli(data: bytes, limit: int) -> bytes:
+    import brotli
+
     stream, body = brotli.Decompressor(), b""
     while len(body) <= limit:
-        piece = stream.process(data, output_buffer_limit=limit + 1 - len(body))
+        try:
+            piece = stream.process(data, output_buffer_limit=limit + 1 - len(body))
+        except brotli.error as error:
+            raise _damaged(error) from error
         body, data = body + piece, b""
         if stream.is_finished():
             break
@@ -252,6 +258,17 @@ def _unbrotli(data: bytes, limit: int) -> bytes:
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
+    import zstandard
+
+    try:
+        return _unzstd_frames(data, limit)
+    except zstandard.ZstdError as error:
+        raise _damaged(error) from error
+
+
+def _unzstd_frames(data: bytes, limit: int) -> bytes:
+    import zstandard
+
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     with decompressor.stream_reader(
         data, read_across_frames=True

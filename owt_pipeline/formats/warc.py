@@ -18,12 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
-from isal import isal_zlib
 
 from owt_pipeline.formats.messages import (
     BadMessage,
@@ -38,6 +36,9 @@ from owt_pipeline.formats.messages import (
 from owt_pipeline.ledger.dataset import DatasetReader, reading
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
+
+if TYPE_CHECKING:
+    from fastwarc.warc import WarcRecord
 
 MAX_BODY_BYTES = 1 << 30
 """Largest decoded body of a record that is read: no page is as large, so a larger one is an
@@ -105,6 +106,9 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
       BadRecord: it is not a response record, is incomplete, or its body cannot be decoded.
       TooLarge: the body decodes to more than `max_body_bytes`.
     """
+    # The library's functions import this module, and are installed without FastWARC and ISA-L.
+    from fastwarc.warc import ArchiveIterator, WarcRecordType
+
     try:
         record = next(
             iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None
@@ -198,6 +202,8 @@ def http_record(
       origin: the URL whose redirects led here; part of the record's id, since several URLs may lead
         to the same one.
     """
+    from isal import isal_zlib
+
     more = {"WARC-IP-Address": address, "WARC-Truncated": truncated}
     start = (
         _record_head(
@@ -277,6 +283,8 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
     """
     if not data.startswith(b"\x1f\x8b"):
         return None, data
+    from isal import isal_zlib
+
     gzip = isal_zlib.decompressobj(31)
     try:
         content = gzip.decompress(data, max_bytes)
@@ -291,10 +299,10 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
 
 def rewritten(data: bytes) -> bytes:
     """The record at the start of `data`, in any format that FastWARC reads, as a gzip member."""
-    record, buffer = (
-        next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True))),
-        io.BytesIO(),
-    )
+    from fastwarc.warc import ArchiveIterator
+
+    record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)))
+    buffer = io.BytesIO()
     record.set_bytes_content(read_block(record))
     record.write(buffer)
     return gzip_member(buffer.getvalue())

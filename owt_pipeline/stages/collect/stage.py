@@ -13,7 +13,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -21,26 +20,30 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Recorded, Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.stage import Recorded, Runtime, Stage, StageRun, Step, Summary
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import OR_DAMAGED
-from owt_pipeline.formats.records import describe_file, named_files
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.stages.collect.kind import Source, Tally, problem_row
 from owt_pipeline.stages.collect.merge import KNOWN, known_of, merge_submissions
 from owt_pipeline.stages.collect.options import Options
-from owt_pipeline.stages.collect.reddit import top_submissions
+from owt_pipeline.stages.collect.reddit import subreddit_name
 from owt_pipeline.stages.collect.rules import Rules, blocklists
-from owt_pipeline.stages.collect.sources import Source, Tally, problem, read_source, rows_of_batch
+from owt_pipeline.stages.collect.sources import (
+    flags_by_kind,
+    kind_named,
+    list_sources,
+    read_source,
+    rows_of_batch,
+)
 from owt_pipeline.stages.collect.submissions import ROWS
 from owt_pipeline.storage.folder import (
     Storage,
     describe_source,
-    expand_globs,
     find_recorded,
-    is_gone,
 )
 from schemas import Reason
 from schemas.manifest import Root, ShardRecord, ledger_of
@@ -50,9 +53,6 @@ logger = logging.getLogger("owt")
 _SOURCES, _READ = "sources", "read"  # the first step, and the kind of its files
 # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
 _SOURCES_TOGETHER = 4
-_SHARD_BYTES = {"dump": 100 << 20, "links": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
-"""About how many bytes of a source become 20,000 URLs, a shard: of compressed dumps one
-submission in twenty stays."""
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1 << 15
 
 
@@ -70,7 +70,7 @@ def _sources(run: StageRun) -> list[tuple[int, Source]]:
 
 def _to_read(run: StageRun) -> list[tuple[int, Source]]:
     """The sources of the generations that are made."""
-    settled = sum(generation.first < run.settled for generation in run.root.generations)
+    settled = sum(generation.first < run.plan.settled for generation in run.root.generations)
     return [(generation, source) for generation, source in _sources(run) if generation >= settled]
 
 
@@ -85,8 +85,9 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
         _read_shard(run, number - len(to_read), writer)
         return
     generation, source = to_read[number]
-    tally = Tally(source.kind)
-    uri = run.workdir.path(source.uri) if source.kind == "subreddit" else source.uri
+    kind = kind_named(source.kind)
+    tally = Tally(kind)
+    uri = run.workdir.path(source.uri) if kind.is_stored else source.uri
     rules = _rules(run.options)
     batches = read_source(source, uri, tally, run.options.allow_damaged)
     for _, rows in map_batches(
@@ -98,7 +99,7 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
     if tally.problem is not None and not run.options.allow_damaged:
         raise UserError(f"{source.uri}: {tally.problem}{OR_DAMAGED}")
     if tally.broken is not None:
-        lost = problem(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
+        lost = problem_row(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
         _send(run, generation, rows_of_batch(lost, source, rules), writer)
     read = {"name": source.name, "problem": tally.problem, "lines": tally.lines}
     writer.open_file(".json", _READ).write(msgspec.json.encode(read))
@@ -108,7 +109,7 @@ def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) 
     """Send rows with a column `home` to the shards of the generations that are made, from
     `since` on."""
     for generation in run.root.generations[since:]:
-        if generation.first >= run.settled:
+        if generation.first >= run.plan.settled:
             shards = generation.first + (
                 rows["home"].to_numpy() % np.uint64(generation.shards)
             ).astype(np.int64)
@@ -141,7 +142,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     rows, known = sent(ROWS), sent(KNOWN)
     sources, mine = _sources(run), run.root.generation_of(shard)
     of_row = np.array([number for number, _ in sources], np.int64).take(rows["source"].to_numpy())
-    names = [(source.name, source.link_source) for _, source in sources]
+    names = [(source.name, kind_named(source.kind).link_source) for _, source in sources]
     for generation in range(mine + 1):
         own = rows.filter(pa.array(of_row == generation))
         earlier = known if generation else None
@@ -157,52 +158,12 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     progress.advance(len(own))
 
 
-def _files(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
-    """What identifies each file, by kind and name. A file that is `recorded` keeps its name, and
-    may be gone."""
-    known = {
-        kind: {each["uri"]: each for each in recorded if each["kind"] == kind}
-        for kind in _SHARD_BYTES
-    }
-    tables, left_out = named_files(options.links, "collect", known=known["links"])
-    if left_out:
-        logger.warning(
-            "collect: files of folders left out, name them to read them: %s",
-            ", ".join(left_out[:5]),
-        )
-
-    def described(kind: str, uri: str, name: str) -> dict[str, Any]:
-        was = known[kind].get(uri)
-        if was is not None and is_gone(uri):
-            return dict(was)
-        was = find_recorded(known[kind].values(), uri, name)
-        if kind == "links":
-            return {"kind": kind, **describe_file(uri, name, was)}
-        return {"kind": kind, **describe_source(uri, was), "uri": uri}
-
-    def files(kind: str, patterns: tuple[str, ...]) -> list[dict[str, Any]]:
-        return [
-            described(kind, uri, uri.rpartition("/")[2])
-            for uri in expand_globs(patterns, "collect", known[kind])
-        ]
-
-    before = {uri: str(known["links"][uri]["name"]) for uri in tables if uri in known["links"]}
-    taken = set(before.values())
-    names = {
-        uri: before.get(uri) or (uri if name in taken else name) for uri, name in tables.items()
-    }
-    links = [
-        described("links", uri, name) for uri, name in sorted(names.items(), key=itemgetter(1))
-    ]
-    return [*files("dump", options.dumps), *links, *files("warc", options.warcs)]
-
-
 def _rules(options: Options) -> Rules:
     lists, domains = blocklists(options.blocked_domains)
     return Rules(
         over_18=options.over_18,
-        allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),
-        deny_subreddits=frozenset(_subreddit(name) for name in options.deny_subreddits),
+        allow_subreddits=frozenset(subreddit_name(name) for name in options.allow_subreddits),
+        deny_subreddits=frozenset(subreddit_name(name) for name in options.deny_subreddits),
         domains=tuple(domains),
         domain_files=tuple((uri, _digest_of(describe_source(uri))) for uri in lists),
     )
@@ -212,21 +173,18 @@ def _digest_of(source: Mapping[str, Any]) -> str:
     return str(source.get("sha256") or source["ends_sha256"])
 
 
-def _subreddit(name: str) -> str:
-    return name.strip("/").lower().removeprefix("r/")
-
-
 def _stored(
     source: dict[str, Any], generation: int, options: Options, workdir: Storage
 ) -> dict[str, Any]:
     """A subreddit as a file in the ledger; one that an interrupted run stored is not asked for
     again."""
-    if source["kind"] != "subreddit" or "stored" in source:
+    kind = kind_named(source["kind"])
+    if not kind.is_stored or "stored" in source:
         return source
     limit = options.praw_limit or "all"
     path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{limit}.jsonl"
     if not workdir.exists(path):
-        workdir.write(path, top_submissions(source["uri"], options))
+        workdir.write(path, kind.store(source["uri"], options))
     content = workdir.read(path)
     return {
         **source,
@@ -247,11 +205,12 @@ class Collect(Stage):
     options = Options
     version = 8
     libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
+    flags = flags_by_kind()
     steps = (
         Step(
             read_part,
             _SOURCES,
-            keys=lambda run: range(len(_to_read(run)) + run.settled),
+            keys=lambda run: range(len(_to_read(run)) + run.plan.settled),
             rows=lambda run: {},  # not known before they are read
             together=lambda run: min(_SOURCES_TOGETHER, run.runtime.workers),
         ),
@@ -266,15 +225,15 @@ class Collect(Stage):
                 "--subreddits "
                 "(or the same keys in the table [collect])"
             )
-        return _files(options, recorded) + [
-            {"kind": "subreddit", "name": f"r/{name}", "uri": name}
-            for name in sorted({_subreddit(name) for name in options.subreddits})
-        ]
+        return list_sources(options, recorded)
 
     def shards_for(self, options: Options, sources: Sequence[Any]) -> int:
         if options.num_shards is not None:
             return options.num_shards
-        wanted = sum(source.get("bytes", 0) / _SHARD_BYTES[source["kind"]] for source in sources)
+        wanted = sum(
+            source.get("bytes", 0) / kind_named(source["kind"]).bytes_per_shard
+            for source in sources
+        )
         # Powers of two: a shard shares its hosts with as few of another generation as it can, and
         # fetch looks there.
         doublings = max(0, math.ceil(wanted / _LEAST_SHARDS) - 1).bit_length()
@@ -299,9 +258,9 @@ class Collect(Stage):
             described.append({"kind": "blocklist", **describe_source(uri, was)})
         return described + [{"kind": "blocklist", "name": domain} for domain in domains]
 
-    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
-        """Write to the manifest what is lost of damaged sources; those of settled generations
-        are not read again."""
+    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> Summary:
+        """Return what is lost of damaged sources; those of settled generations are not read
+        again."""
         files = [
             file
             for record in run.records_of_step(_SOURCES)
@@ -314,12 +273,11 @@ class Collect(Stage):
                 logger.warning("%s: %s", source["name"], source["problem"])
             elif not source["lines"]:
                 logger.warning("%s has nothing to collect", source["name"])
-        before = run.before.properties.get("damaged", []) if run.before and run.settled else []
+        before = run.before.properties.get("damaged", []) if run.before and run.plan.settled else []
         again = {source["name"] for source in read}
         damaged = [source for source in before if source["name"] not in again]
         damaged += [source for source in read if source["problem"] is not None]
-        if damaged:
-            run.properties["damaged"] = damaged
+        return Summary(properties={"damaged": damaged} if damaged else None)
 
 
 STAGE = Collect()

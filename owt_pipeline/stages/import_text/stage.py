@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import (
     FORMATS,
@@ -132,7 +132,7 @@ def _send_ids(run: StageRun, since: int, ids: np.ndarray, writer: ShardWriter) -
     """Send ids that an earlier generation has to the shards of the generations that are made,
     from `since` on."""
     for generation in run.root.generations[since:]:
-        if generation.first >= run.settled:
+        if generation.first >= run.plan.settled:
             shards = generation.first + (ids % np.uint64(generation.shards)).astype(np.int64)
             writer.send(shards, pa.record_batch([pa.array(ids)], SEEN))
 
@@ -188,7 +188,7 @@ class Import(Stage):
     options = ImportOptions
     version = 7
     steps = (
-        Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)),
+        Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.plan.settled)),
         Step(merge_shard),
     )
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
@@ -208,7 +208,7 @@ class Import(Stage):
             return options.num_shards
         return max(_LEAST_SHARDS, round(sum(source["bytes"] for source in sources) / _SHARD_BYTES))
 
-    def set_up(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> Summary:
         """Group the files; each group is one part, the unit of work and of resuming."""
         if run.options.files and (left_out := _named(run.options)[1]):
             some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
@@ -220,7 +220,7 @@ class Import(Stage):
             (number, source)
             for number, generation in enumerate(run.root.generations)
             for source in generation.sources
-            if generation.first >= run.settled
+            if generation.first >= run.plan.settled
         ]
         for number, source in made:
             path, size = source["uri"], size + source["bytes"]
@@ -233,6 +233,7 @@ class Import(Stage):
                 size = source["bytes"]
             groups[-1].append(SourceFile(path, source["name"], kind, number))
         run.work.write(_GROUPS_NAME, msgspec.json.encode(groups))
+        return Summary()
 
     def _warn_of_held_out(self, options: ImportOptions) -> None:
         if not options.files:
@@ -246,12 +247,13 @@ class Import(Stage):
                 shown,
             )
 
-    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         if not any(record.counts.left for record in records):
             logger.warning(
                 "import: no documents imported; see ledger/documents/rejects/ for why (is "
                 "--text_field right?)"
             )
+        return Summary()
 
 
 STAGE = Import()
