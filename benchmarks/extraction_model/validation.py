@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.stages.extract.built_in import with_model
+from owt_pipeline.stages.extract.block_extractor import with_model
 from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.extractor import Page, Settings
 
