@@ -101,9 +101,8 @@ class Run:
         settings = settings or Storage(run).path(config.SETTINGS)
         tables = config.read_config(settings)
         # Of all stages: a mistake in any is reported before the first runs.
-        stages = [
-            (stage, config.stage_options(stage, settings, tables, {})) for stage in STAGES.values()
-        ]
+        options = config.options_of(_CHAIN, settings, tables, {})
+        stages = list(zip(_CHAIN, options, strict=True))
         num_chosen = list(STAGES).index(until) + 1
         runtime = Runtime(
             Storage(run), config.workers_of(tables, workers, 1), is_complete=until == LAST

@@ -23,13 +23,6 @@ from schemas.manifest import Generation, Root
 
 logger = logging.getLogger("owt")
 
-_FLAG_BY_KIND = {
-    "dump": "--dumps",
-    "links": "--links",
-    "warc": "--warcs",
-    "subreddit": "--subreddits",
-}
-
 _NOT_IN_KEY = ("uri", "stored", "seen")
 """Fields of a source that shape no bytes: where it lies, and when it was last hashed."""
 
@@ -76,7 +69,7 @@ def with_generations(
         )
     known = {_name(source): source for source in wished}
     contents = {_content(source) for each in generations for source in each.sources}
-    _check_named(generations, known, workdir, is_adding=add)
+    _check_named(stage, generations, known, workdir, is_adding=add)
     kept = []
     for number, generation in enumerate(generations):
         sources = []
@@ -125,11 +118,12 @@ def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, An
         return f"run {command(*words)} to add {them} as a generation"
     if not workdir.exists("settings.toml"):
         return f"give --add, too, to add {them} as a generation"
-    words = ["owt", "run", str(workdir), "--add", *_flags_of(new)]
+    words = ["owt", "run", str(workdir), "--add", *_flags_of(stage, new)]
     return f"run {command(*words)} to add {them} as a generation"
 
 
 def _check_named(
+    stage: Stage,
     generations: Sequence[Generation],
     wished: Mapping[tuple[Any, Any], Mapping[str, Any]],
     workdir: Storage,
@@ -155,21 +149,28 @@ def _check_named(
         f"{workdir}"
     )
     if len(unnamed) == len(recorded) and not new:
-        words = ["owt", "run", str(workdir), *_flags_of(recorded)]
-        raise UserError(
-            f"{problem}: restore them, with your other settings, as {command(*words)} does"
-        )
+        restoring = _naming(stage, workdir, recorded)
+        raise UserError(f"{problem}: restore them, with your other settings, as {restoring} does")
     # Without --add, the flags may have replaced the sources of the settings, which name more.
     sources = [*unnamed, *new] if is_adding or not new else new
-    words = ["owt", "run", str(workdir), "--add", *_flags_of(sources)]
-    purpose = "goes on with all generations" if not new else "adds to all generations"
-    raise UserError(f"{problem}: {command(*words)} {purpose}")
+    purpose = "adds to all generations" if new else "goes on with all generations"
+    raise UserError(f"{problem}: {_naming(stage, workdir, sources, '--add')} {purpose}")
 
 
-def _flags_of(sources: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the flags that name sources of `collect`."""
+def _naming(
+    stage: Stage, workdir: Storage, sources: Iterable[Mapping[str, Any]], *flags: str
+) -> str:
+    """Return the command that runs a stage with these sources, to be pasted."""
+    if stage.name == "import":
+        files = (str(source["uri"]) for source in sources)
+        return command("owt", "import", str(workdir), *files, *flags)
+    return command("owt", "run", str(workdir), *flags, *_flags_of(stage, sources))
+
+
+def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the flags that name sources of a stage, with these sources."""
     words: list[str] = []
-    for kind, flag in _FLAG_BY_KIND.items():
+    for kind, flag in stage.flags.items():
         uris = [str(each["uri"]) for each in sources if each["kind"] == kind]
         words += [flag, *uris] if uris else []
     return words

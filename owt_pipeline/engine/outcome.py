@@ -11,7 +11,13 @@ import traceback
 
 import msgspec
 
-from owt_pipeline.errors import UserError, WorkerError, explain_os_error
+from owt_pipeline.errors import (
+    OUT_OF_MEMORY,
+    UserError,
+    WorkerError,
+    explain_os_error,
+    is_out_of_memory,
+)
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
 
@@ -38,6 +44,8 @@ class JobOutcome(msgspec.Struct, frozen=True):
         """Return the outcome of an error of a run; `where` names the stage and part, for a bug."""
         if isinstance(error, UserError):
             return cls(str(error), run, error.exit_code)
+        if is_out_of_memory(error):
+            return cls(f"{where}: {OUT_OF_MEMORY}", run)
         if isinstance(error, OSError):
             return cls(f"{where}: {explain_os_error(error)}", run)
         return cls(

@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -52,11 +52,16 @@ class Result:
         logger.info("%s: %s (%s)", self.stage.name, self.manifest.counts, taken)
 
 
-def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
+def run_stages(
+    stages: Sequence[tuple[Stage, Any]],
+    runtime: Runtime,
+    begun: Callable[[], None] = lambda: None,
+) -> list[Result]:
     """Run stages with their options, in order, as one job, holding the lock of the run's folder.
     What is finished is skipped.
 
-    Raises UserError for errors that the user can fix, before anything is written if they are in the
+    Calls `begun` when the run's sources are recorded, before the first stage starts. Raises
+    UserError for errors that the user can fix, before anything is written if they are in the
     options; WorkerError for a bug.
     """
     runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
@@ -72,6 +77,7 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
     with _holding(runtime, cluster, detached=detached) as since:
         root, version = begin(stages, runtime)
         plans = look(stages, runtime.workdir, root)
+        begun()
         first = next((number for number, plan in enumerate(plans) if not plan.finished), None)
         results = [
             Result(plan.stage, plan.published, None)

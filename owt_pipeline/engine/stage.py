@@ -14,6 +14,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -66,6 +67,7 @@ class Stage:
       libraries: distributions whose version shapes the bytes, for the records.
       can_patch: whether a shard can be made from the published one alone, without the inputs,
         if they differ by `of_shard` only (export, for takedowns).
+      flags: the flag that names sources of each kind, for a stage without inputs.
       steps: its work.
       example: a command line for `--help`.
     """
@@ -80,6 +82,7 @@ class Stage:
     version: int
     libraries: tuple[str, ...] = ()
     can_patch: bool = False
+    flags: Mapping[str, str] = MappingProxyType({})
     steps: tuple[Step, ...]
     example: str = ""
 

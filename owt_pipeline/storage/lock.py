@@ -133,9 +133,11 @@ def release(workdir: Storage, run: str) -> None:
             workdir.delete(OBJECT)
 
 
-_flocked: dict[
-    tuple[str, str], BinaryIO
-] = {}  # the files that this process has locked, by folder and run
+_flocked: dict[tuple[str, str], BinaryIO] = {}
+"""The files that this process has locked, by absolute path and run.
+
+A path relative to the current folder becomes absolute when Beam pickles it, and is the same file.
+"""
 
 
 def _flock(workdir: Storage, run: str) -> float:

@@ -1,4 +1,4 @@
-"""`owt fetch`: the page of every URL, live or from archives, in WARC files, or why there is
+"""fetch: the page of every URL, live or from archives, in WARC files, or why there is
 none."""
 
 from __future__ import annotations
@@ -189,9 +189,9 @@ class Fetch(Stage):
         return root.rounds.get(str(shard))
 
     def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
-        from owt_pipeline.stages.fetch.segments import raise_rounds
+        from owt_pipeline.stages.fetch.segments import start_retry_rounds
 
-        return raise_rounds(options, root, runtime)
+        return start_retry_rounds(options, root, runtime)
 
     def set_up(self, run: StageRun) -> Summary:
         from owt_pipeline.stages.fetch.shards import set_up
