@@ -36,7 +36,7 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from owt_pipeline.ledger.commit import Place, ShardWriter
+from owt_pipeline.ledger.commit import RecordPath, ShardWriter
 from owt_pipeline.ledger.exchange import SLICES, Slice, gather, partition_of, read_index
 from owt_pipeline.storage.folder import Storage
 
@@ -208,7 +208,7 @@ class Send(beam.DoFn):
 
     def process(self, bounds: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
         with ShardWriter(
-            self.work, Place(self.work / "rows/records", bounds[0]), {}, step="rows"
+            self.work, RecordPath(self.work / "rows/records", bounds[0]), {}, step="rows"
         ) as writer:
             writer.send(*made(bounds, self.keys))
         for file in writer.record.files:

@@ -27,7 +27,7 @@ _NOT_IN_KEY = ("uri", "stored", "seen")
 """Fields of a source that shape no bytes: where it lies, and when it was last hashed."""
 
 
-def begin(
+def record_generations(
     stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, write: bool = True
 ) -> tuple[Root, str | None]:
     """The root manifest with the generations and retries that these stages ask for, and its
@@ -42,7 +42,7 @@ def begin(
         if not stage.inputs:
             changed = with_generations(changed, stage, options, runtime.workdir, add=runtime.add)
         if write:
-            changed = stage.begin(options, changed, runtime)
+            changed = stage.update_root(options, changed, runtime)
     if not write or (changed == root and version is not None):
         return changed, version
     return swap_root(runtime.workdir, changed, version, runtime.run)
@@ -194,7 +194,7 @@ def _content(source: Mapping[str, Any]) -> str:
     )
 
 
-def shaping_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def key_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Sources without what shapes no bytes."""
     return [
         {name: value for name, value in each.items() if name not in _NOT_IN_KEY} for each in sources

@@ -47,7 +47,7 @@ from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import LostRun, UserError
+from owt_pipeline.errors import RunSuperseded, UserError
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.root import read_own_root
 from owt_pipeline.storage.lock import release, renew
@@ -67,14 +67,14 @@ class Handle(msgspec.Struct, frozen=True, array_like=True, tag=True):
     `uri` is the URI of its folder, or of the run's folder at the start of a run; `version` is that
     of the root manifest that this run wrote last; `since` is when the run began, by the clock of
     the storage. Within a stage at work, it is the dataset before, and `plan` is `StageRun.name`.
-    `is_lost` if another run has taken this one's place.
+    `is_superseded` if another run has taken this one's place.
     """
 
     uri: str
     version: str | None = None
     since: float = 0.0
     plan: str = ""
-    is_lost: bool = False
+    is_superseded: bool = False
 
 
 Message: TypeAlias = Slice | Handle
@@ -179,7 +179,7 @@ def _plan(
     handle: Handle, stage: Stage, options: Any, runtime: Runtime, later: Stages
 ) -> list[_Element]:
     """Handle handle -> control message, and the parts of the first step."""
-    if handle.is_lost:
+    if handle.is_superseded:
         return [(CONTROL, _encode(handle))]
     with _reported(runtime, f"{stage.name}, Plan"):
         _, version = read_own_root(runtime.workdir, handle.version, runtime.run)
@@ -256,7 +256,7 @@ def _publish(
 ) -> Handle:
     """Control message, once all shards have their records -> handle of the output."""
     before: Handle = max(
-        (_decode(value) for value in element[1]), key=lambda message: message.is_lost
+        (_decode(value) for value in element[1]), key=lambda message: message.is_superseded
     )
     if not before.plan:
         return before
@@ -287,7 +287,7 @@ class End(beam.PTransform):
 
 
 def _end(handle: Handle, runtime: Runtime) -> Handle:
-    if handle.is_lost:
+    if handle.is_superseded:
         return handle
     with _reported(runtime, "end"):
         end_run(runtime, handle.since)
@@ -301,12 +301,12 @@ def _reported(runtime: Runtime, where: str) -> Iterator[None]:
     release the lock, and raise it.
 
     On a cluster the lock is kept after any error but a user's mistake, since the runner tries
-    again. There, LostRun is only logged: the folder is another run's, and so is its outcome.
+    again. There, RunSuperseded is only logged: the folder is another run's, and so is its outcome.
     """
     try:
         yield
     except Exception as error:
-        if isinstance(error, LostRun) and runtime.on_cluster:
+        if isinstance(error, RunSuperseded) and runtime.on_cluster:
             logger.error("%s", error)
             return
         outcome = JobOutcome.of(where, error, runtime.run)
@@ -330,7 +330,7 @@ def _sent(messages: Iterable[Slice]) -> list[Slice]:
 
 def _lost(handle: Handle) -> Handle:
     """The handle of a run whose place another one has taken."""
-    return msgspec.structs.replace(handle, plan="", is_lost=True)
+    return msgspec.structs.replace(handle, plan="", is_superseded=True)
 
 
 def _handle(runtime: Runtime, manifest: Manifest, before: Handle, version: str | None) -> Handle:

@@ -76,14 +76,17 @@ class Work:
         """Keys of the next step's parts that exist even if nothing is sent to them; none if the
         attempt is late."""
         return (
-            self.unless_late(lambda: list(self.stage.steps[self.index + 1].keys(self.open()))) or []
+            self.skip_if_superseded(
+                lambda: list(self.stage.steps[self.index + 1].keys(self.open()))
+            )
+            or []
         )
 
     def do(self, key: int, slices: Sequence[Slice]) -> Done:
         """Make a part, unless its record says that it is finished."""
-        return self.unless_late(lambda: self._do(key, slices)) or Done(None)
+        return self.skip_if_superseded(lambda: self._do(key, slices)) or Done(None)
 
-    def unless_late(self, call: Callable[[], T]) -> T | None:
+    def skip_if_superseded(self, call: Callable[[], T]) -> T | None:
         """`call()`; None if it fails because the stage is published, so that nothing needs this
         attempt, and what it reads may have been swept away."""
         try:
@@ -100,7 +103,7 @@ class Work:
             self.runtime.lock
         ):  # a part of a later step looks: it lacks what parts of a lost run have not sent
             renew(run.workdir, self.runtime.run, look=self.index > 0)
-        place = run.place(self.step.name, key)
+        place = run.record_path(self.step.name, key)
         folder = run.workdir if self.step.name == SHARDS else run.work
         record, version = place.find()
         if record is not None and not all(_is_there(folder, file) for file in record.files):
@@ -130,7 +133,7 @@ def _is_there(folder: Storage, file: ShardFile) -> bool:
 def _make(
     run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces: str | None
 ) -> ShardRecord:
-    place = run.place(step.name, key)
+    place = run.record_path(step.name, key)
     if step.name == SHARDS:
         dataset = DATASETS.get(run.stage.output)
         outputs = (step.outputs(run) or {"": dataset.schema}) if dataset else {}
@@ -157,7 +160,7 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
     Raises what a part raised, or WorkerError if a process died; the other processes are then
     killed.
     """
-    step, run = work.step, work.unless_late(work.open)
+    step, run = work.step, work.skip_if_superseded(work.open)
     if run is None or not parts:
         return
     if (known := step.rows(run)) is not None:
@@ -169,7 +172,7 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
             else {}
         )
     sizes = {key: rows.get(key, 1) for key in sorted(parts)}
-    together = step.together(run) if callable(step.together) else step.together
+    together = step.max_concurrent(run) if callable(step.max_concurrent) else step.max_concurrent
     workers = work.runtime.workers
     pool = shared_pool(workers) if workers > 1 and not together else None
     order = sorted(sizes, key=lambda key: -sizes[key]) if pool else list(sizes)

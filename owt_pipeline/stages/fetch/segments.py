@@ -359,7 +359,9 @@ def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
     """Raise UserError if segments of a source are lost that a finished shard was made from in
     this round."""
     table = (
-        DatasetReader(run.workdir, run.before).table_of_files if run.before is not None else None
+        DatasetReader(run.workdir, run.published).table_of_files
+        if run.published is not None
+        else None
     )
     for record in table.records if table is not None else ():
         is_current = record.stats.get("round", 0) == run.root.rounds.get(str(shard), 0)

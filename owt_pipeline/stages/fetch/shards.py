@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Summary, recorded_of
+from owt_pipeline.engine.stage import Summary, recorded_sources
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
@@ -78,7 +78,7 @@ segments are read."""
 
 def set_up(run: StageRun) -> Summary:
     options: Options = run.options
-    recorded = recorded_of(run.stage, run.before)
+    recorded = recorded_sources(run.stage, run.published)
     properties: dict[str, Any] = {}
     if "archive" in options.order:
         files = properties["archives"] = expand_globs(options.pages_from, "--pages_from")

@@ -17,7 +17,7 @@ from owt_pipeline.engine.stage import (
     Step,
     Summary,
     rows_of_input,
-    what_was_sent,
+    sent_keys,
 )
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
@@ -90,8 +90,8 @@ def _shards_to_ask(number: int) -> Callable[[StageRun], list[int]]:
     """Shards that are not finished, if there is a gathered source of this number."""
 
     def shards(run: StageRun) -> list[int]:
-        make = sorted(run.plan.make) if run.options.gathered[number] else ()
-        return [shard for shard in make if run.place(SHARDS, shard).find()[0] is None]
+        make = sorted(run.plan.pending) if run.options.gathered[number] else ()
+        return [shard for shard in make if run.record_path(SHARDS, shard).find()[0] is None]
 
     return shards
 
@@ -114,38 +114,44 @@ class Fetch(Stage):
             _read_bounds,
             "bounds",
             keys=lambda run: _index_files(run)[:1],
-            together=1,
+            max_concurrent=1,
         ),
         Step(
             partial(_send_missing, number=0),
             "ask_1",
             _shards_to_ask(0),
             rows_of_input,
-            together=_together,
+            max_concurrent=_together,
         ),
         Step(
-            partial(_ask_gathered, number=0), "gather_1", keys=what_was_sent, together=READ_AT_ONCE
+            partial(_ask_gathered, number=0),
+            "gather_1",
+            keys=sent_keys,
+            max_concurrent=READ_AT_ONCE,
         ),
         Step(
             partial(_send_missing, number=1),
             "ask_2",
             _shards_to_ask(1),
             rows_of_input,
-            together=_together,
+            max_concurrent=_together,
         ),
         Step(
-            partial(_ask_gathered, number=1), "gather_2", keys=what_was_sent, together=READ_AT_ONCE
+            partial(_ask_gathered, number=1),
+            "gather_2",
+            keys=sent_keys,
+            max_concurrent=READ_AT_ONCE,
         ),
-        Step(_fetch_part, rows=rows_of_input, together=_together),
+        Step(_fetch_part, rows=rows_of_input, max_concurrent=_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
-    def shaping(self, options: Options) -> dict[str, Any]:
+    def key_options(self, options: Options) -> dict[str, Any]:
         """With the sources that are asked, and without the options of others: pages of the web
         are not fetched again because of them."""
         return {**shaping_of(options, options.order), "sources": list(options.order)}
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """The archive files; raises UserError for impossible options, before an earlier run's
         pages are deleted."""
         if "archive" in options.order and not options.pages_from:
@@ -182,13 +188,13 @@ class Fetch(Stage):
             parse_rules(options.resolve)
         return archives_of(options, recorded)
 
-    def of_shard(
+    def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
         """How often its failed or lost URLs were asked for again."""
         return root.rounds.get(str(shard))
 
-    def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
+    def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
         from owt_pipeline.stages.fetch.segments import start_retry_rounds
 
         return start_retry_rounds(options, root, runtime)

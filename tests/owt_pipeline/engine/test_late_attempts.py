@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from owt_pipeline.engine import plan as plans
-from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine.generations import record_generations
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.plan import open_run, plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, Summary
-from owt_pipeline.errors import LedgerError, LostRun
+from owt_pipeline.errors import LedgerError, RunSuperseded
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
@@ -87,7 +87,7 @@ class Attempt:
 def attempt(workdir: Storage, text: str = "a", name: str = "one") -> Attempt:
     """Plan the stage for the run `name`."""
     runtime = Runtime(workdir, run=name)
-    _, version = begin([(STAGE, Options(text))], runtime)
+    _, version = record_generations([(STAGE, Options(text))], runtime)
     found = plan_stage(STAGE, Options(text), runtime)
     assert isinstance(found, StageRun)
     return Attempt(found, version)
@@ -159,7 +159,7 @@ def test_a_damaged_record_and_a_lost_file_are_made_again(workdir: Storage) -> No
     workdir.delete(
         next(name for name in workdir.names() if name.startswith("documents/part-00002-"))
     )
-    place = made.run.place("shards", 5)
+    place = made.run.record_path("shards", 5)
     place.records.write(place.name, b"{")
     MADE.clear()
     attempt(workdir).work()
@@ -188,7 +188,7 @@ def test_a_late_publish_leaves_the_root_of_a_newer_run(
         return swap(storage, name, *arguments, **others)
 
     monkeypatch.setattr(Storage, "swap", stalled)
-    with pytest.raises(LostRun, match=r"another run has published in .*; this one stops"):
+    with pytest.raises(RunSuperseded, match=r"another run has published in .*; this one stops"):
         first.publish()
     assert read_manifest(workdir, "documents") == manifests[1]
     check(workdir, manifests[1], "b")
@@ -204,7 +204,7 @@ def test_a_run_that_lost_replaces_nothing_and_no_asset(workdir: Storage, text: s
     manifest = second.publish()
     for _ in range(2):
         plans._opened = None
-        with pytest.raises(LostRun):
+        with pytest.raises(RunSuperseded):
             first.publish()
     check(workdir, manifest, text)
 
@@ -240,7 +240,7 @@ def test_two_runs_in_each_others_sweep_lose_nothing(workdir: Storage) -> None:
         published = one.publish()
         sweep(workdir, f"one{number}", 0.0)  # what a run that is older than all files may remove
         two.work()
-        with pytest.raises(LostRun):
+        with pytest.raises(RunSuperseded):
             two.publish()
         reader = DatasetReader.open(workdir, "documents")
         assert reader.manifest == published
