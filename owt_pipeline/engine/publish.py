@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from owt_pipeline.engine.keys import sources_of
-from owt_pipeline.engine.plan import is_published, open_run
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Summary, recorded_sources
+from owt_pipeline.engine.stage_work import is_published, open_run
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.engine import plan as plans
+from owt_pipeline.engine import stage_work
 from owt_pipeline.engine.generations import record_generations
 from owt_pipeline.engine.parts import Work
-from owt_pipeline.engine.plan import open_run, plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, Summary
+from owt_pipeline.engine.stage_work import open_run, plan_stage
 from owt_pipeline.errors import LedgerError, RunSuperseded
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -120,7 +120,7 @@ def test_publishing_twice_finds_what_this_run_has_published(workdir: Storage) ->
     made.work()
     first = made.publish()
     assert made.publish() == first
-    plans._opened = None  # what another process has not read
+    stage_work._opened = None  # what another process has not read
     assert made.publish() == first
     assert workdir.read("run-log.jsonl").count(b'"extract"') == 1
     check(workdir, first)
@@ -132,10 +132,10 @@ def test_late_work_makes_nothing(workdir: Storage) -> None:
     manifest = made.publish()
     MADE.clear()
     made.work([3])
-    plans._opened = None
+    stage_work._opened = None
     made.work([3])
     sweep(workdir, "one", LATER)
-    plans._opened = None
+    stage_work._opened = None
     made.work([3])
     assert MADE == []
     check(workdir, manifest)
@@ -203,7 +203,7 @@ def test_a_run_that_lost_replaces_nothing_and_no_asset(workdir: Storage, text: s
     second.work()
     manifest = second.publish()
     for _ in range(2):
-        plans._opened = None
+        stage_work._opened = None
         with pytest.raises(RunSuperseded):
             first.publish()
     check(workdir, manifest, text)
@@ -263,7 +263,7 @@ def test_threads_of_one_process_that_open_different_work_each_get_their_own(
 ) -> None:
     runs, wrong = [attempt(workdir, text).run for text in "ab"], []
     opened = {run.name: run for run in runs}
-    monkeypatch.setattr(plans, "_open_run", lambda stage, options, runtime, name: opened[name])
+    monkeypatch.setattr(stage_work, "_open_run", lambda stage, options, runtime, name: opened[name])
 
     def open_often(run: StageRun) -> None:
         for _ in range(20_000):
@@ -279,5 +279,5 @@ def test_threads_of_one_process_that_open_different_work_each_get_their_own(
     for thread in threads:
         thread.join()
     sys.setswitchinterval(interval)
-    plans._opened = None
+    stage_work._opened = None
     assert wrong == []
