@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,9 +78,16 @@ def _main(argv: Sequence[str] | None) -> int:
     return ExitCode.USAGE
 
 
+def _entry(name: str, text: str) -> str:
+    """Return a line of the usage, or several where the text is longer than 80 columns allow."""
+    return textwrap.fill(
+        text, 80, initial_indent=f"  {name:<18}", subsequent_indent=" " * 20, break_on_hyphens=False
+    )
+
+
 def _usage() -> str:
-    commands = "\n".join(f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items())
-    codes = "\n".join(f"  {code.value:<18}{code.meaning}" for code in ExitCode)
+    commands = "\n".join(_entry(name, text) for name, (_, text) in COMMANDS.items())
+    codes = "\n".join(_entry(str(code.value), code.meaning) for code in ExitCode)
     return f"""\
 usage: owt COMMAND [--help] ...
 
@@ -95,10 +103,10 @@ exit codes:
 {codes}
 
 examples:
-  owt demo                                              see all of it at work
-  owt init run --preset openwebtext                     run/settings.toml, to edit
-  owt run run --dumps RS_*.zst                          from the dump to the tokens
-  owt why run https://example.org/article               what happened to a page
+  owt demo                                   see all of it at work
+  owt init run --preset openwebtext          run/settings.toml, to edit
+  owt run run --dumps RS_*.zst               from the dump to the tokens
+  owt why run https://example.org/article    what happened to a page
 
 `owt COMMAND --help` explains a command with an example."""
 

@@ -21,10 +21,12 @@ from typing import Any, NoReturn, TextIO
 
 from owt_pipeline import progress
 from owt_pipeline.errors import (
+    OUT_OF_MEMORY,
     LedgerError,
     UsageError,
     UserError,
     explain_os_error,
+    is_out_of_memory,
     without_traceback,
 )
 from schemas.settings import ExitCode, FlagFormatter, shortened
@@ -153,6 +155,10 @@ def reporting_errors(command: Callable[[], int]) -> int:
         return complain(
             f"{error}. This is a bug of the stage: please report it with the input that shows it"
         )
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return complain(OUT_OF_MEMORY)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
@@ -166,26 +172,6 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
         ).rstrip()
         for row in rows
     ]
-
-
-def duration(seconds: float) -> str:
-    """`seconds` for a person: `40 s`, `12 min`, `3.5 h`, `4.2 days`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86_400:.1f} days"
-
-
-def size(count: float) -> str:
-    """Bytes for a person, in powers of 1,000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def _output_is_closed() -> bool:
@@ -238,6 +224,8 @@ def configure_output(arguments: argparse.Namespace) -> None:
     # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not
     # use.
     root.setLevel(logging.INFO if arguments.verbose else logging.ERROR)
+    # The Hub's client has a level of its own, and announces each of its retries.
+    logging.getLogger("huggingface_hub").setLevel(root.level)
     logger.setLevel(
         logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
     )

@@ -4,10 +4,13 @@ that override it, and Beam's flags."""
 from __future__ import annotations
 
 import argparse
+import codecs
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tomlkit
 import tomllib
 
 from owt_pipeline.command_line import add_output_flags, at_least
@@ -15,7 +18,7 @@ from owt_pipeline.engine.stage import Stage
 from owt_pipeline.errors import UsageError
 from owt_pipeline.storage.folder import Storage, folder_of
 from schemas import SettingsError
-from schemas.settings import did_you_mean, from_table, to_toml
+from schemas.settings import did_you_mean, from_table
 
 TABLES = (
     "run",
@@ -57,10 +60,14 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
         return {}
     try:
         folder, name = folder_of(path)
-        tables = tomllib.loads(folder.read(name).decode())
+        # Editors on Windows begin a file with a byte-order mark, which TOML has no rule for.
+        content = folder.read(name)
+        tables = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise UsageError(f"{path} is UTF-16, and TOML is UTF-8: save it as UTF-8") from error
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -90,6 +97,32 @@ def stage_options(
         raise UsageError(str(error)) from error
 
 
+def options_of(
+    stages: Sequence[Stage],
+    config: str | None,
+    tables: Mapping[str, Any],
+    flags: Mapping[str, Mapping[str, Any]],
+) -> list[Any]:
+    """Return the options of a run's stages: their tables, overridden by flags by stage.
+
+    Pages come from the WARC files whose addresses are collected, if nothing else is named. The web
+    is asked for what is not in them only if there are other links. Raises UsageError.
+    """
+    options = {
+        stage.name: stage_options(stage, config, tables, flags.get(stage.name, {}))
+        for stage in stages
+    }
+    collect, fetch = options["collect"], options["fetch"]
+    is_from_warcs = collect.warcs and not fetch.pages_from
+    if is_from_warcs and (not fetch.sources or "archive" in fetch.sources):
+        has_other_links = collect.dumps or collect.links or collect.subreddits
+        sources = ("archive", "live") if has_other_links else ("archive",)
+        options["fetch"] = dataclasses.replace(
+            fetch, pages_from=collect.warcs, sources=fetch.sources or sources
+        )
+    return list(options.values())
+
+
 def added(tables: Mapping[str, Any], stage: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of a stage with `--add`: new sources follow those of the file."""
     table = tables.get(stage, {})
@@ -100,35 +133,58 @@ def added(tables: Mapping[str, Any], stage: str, flags: Mapping[str, Any]) -> di
 
 
 def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
-    """The text of a settings file with the values `given`, by table and option; its comments stay.
+    """Return a settings file with the values `given`, by table and option; comments stay.
 
-    Raises UsageError if these options are not on lines of their own.
+    A value takes the place of the line on which `owt init` has commented its option out.
     """
-    lines = text.splitlines()
-    wanted = tomllib.loads(text)
-    for table, values in given.items():
-        if values and f"[{table}]" not in lines:
-            lines += ["", f"[{table}]"]
-        for name, value in values.items():
-            line = f"{name} = {to_toml(value)}"
-            wanted.setdefault(table, {}).update(tomllib.loads(line))
-            begin = lines.index(f"[{table}]") + 1
-            end = next(
-                (n for n in range(begin, len(lines)) if lines[n].startswith("[")), len(lines)
-            )
-            found = [n for n in range(begin, end) if re.match(rf"(# )?{name} *=", lines[n])]
-            at = min(found, key=lambda n: lines[n].startswith("#"), default=begin)
-            lines[at : at + bool(found)] = [line]
-    changed = "\n".join(lines) + "\n"
-    try:
-        if tomllib.loads(changed) == wanted:
-            return changed
-    except tomllib.TOMLDecodeError:
-        pass
-    raise UsageError(
-        f"cannot be set there line by line: "
-        f"{', '.join(name for values in given.values() for name in values)}"
-    )
+    document = tomlkit.parse(text)
+    for name, values in given.items():
+        if values and name not in document:
+            if document.body:
+                document.add(tomlkit.nl())
+            document.add(name, tomlkit.table())
+        for option, value in values.items():
+            table = document[name]
+            if option in table:
+                table[option] = _as_toml(value)
+                # The comment next to it is about the old value. `table[option]` of a boolean is a
+                # plain bool, so the item is taken from the container.
+                item = table.value.item(option)
+                item.trivia.comment = ""
+                item.trivia.comment_ws = ""
+            else:
+                document[name] = _with_option(table, option, value)
+    return document.as_string()
+
+
+def _with_option(table: Any, option: str, value: Any) -> Any:
+    """Return a table of tomlkit's with an option more, in the place of its commented line."""
+    if isinstance(table, tomlkit.items.InlineTable):
+        table.append(option, _as_toml(value))
+        return table
+    body = table.value.body
+    places = [
+        place for place, (_, item) in enumerate(body) if _is_commented(item.as_string(), option)
+    ]
+    changed = tomlkit.table()
+    if not places:
+        changed.add(option, _as_toml(value))
+    for place, (key, item) in enumerate(body):
+        if place in places[:1]:
+            changed.add(option, _as_toml(value))
+        else:
+            changed.append(key, item)
+    return changed
+
+
+def _is_commented(line: str, option: str) -> bool:
+    """Return whether a line of a settings file is an option that is commented out."""
+    return re.match(rf"# {option} *=", line) is not None
+
+
+def _as_toml(value: Any) -> Any:
+    """Return an option's value for tomlkit; None, which TOML lacks, is an empty string."""
+    return tomlkit.item("" if value is None else value)
 
 
 def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
 
 from schemas.settings import ExitCode
@@ -56,8 +57,23 @@ def without_traceback(text: str) -> str:
     return before + traceback.rstrip().rpartition("\n")[2] if found else text
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory was used up: Python's, NumPy's, Arrow's or DuckDB's."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException"
+
+
+OUT_OF_MEMORY = (
+    "memory is used up: use fewer --workers, or a machine with more memory, and run the same "
+    "command again"
+)
+
+
 def explain_os_error(error: OSError) -> str:
-    """One line for an operating-system error: what failed, on which file, and what to do."""
+    """Return one line for an operating-system error: what failed, on which file, what to do."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
     where = f" {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         problem = "the disk is full" if error.errno == errno.ENOSPC else "the quota is used up"
@@ -72,7 +88,22 @@ def explain_os_error(error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return f"no such file or folder:{where}"
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return f"there is a file where a folder should be:{where}"
+        return (
+            f"{_file_within(error.filename)} is a file, where a folder is needed: name another path"
+        )
     if error.errno == errno.EMFILE:
         return "too many open files: raise the limit (ulimit -n) and run the same command again"
     return f"{error.strerror or error}{where and ':'}{where}"
+
+
+def _file_within(path: object) -> object:
+    """Return the file that a path goes through as if it were a folder; the path if none is."""
+    if not isinstance(path, (str, bytes)):
+        return path or "what the path names"
+    part = os.fsdecode(path)
+    while not os.path.isfile(part):
+        parent = os.path.dirname(part)
+        if parent == part:
+            return path
+        part = parent
+    return part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from owt_pipeline import config
@@ -11,12 +12,13 @@ from owt_pipeline.commands.run import (
     check_folder,
     exit_code,
     keep_flags,
+    keep_flags_of_first,
     places,
     runtime_of,
 )
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.stages.import_text.stage import STAGE
-from schemas.settings import add_flags, flags_given
+from schemas.settings import ExitCode, add_flags, flags_given
 
 
 def parser() -> CommandParser:
@@ -53,6 +55,16 @@ def _import(argv: Sequence[str] | None) -> int:
         given = config.added(tables, STAGE.name, given)
     options = config.stage_options(STAGE, path, tables, given)
     check_folder(runtime.workdir)
-    results = run_stages([(STAGE, options)], runtime)
-    keep_flags(runtime.workdir, path, {STAGE.name: given}, results)
-    return exit_code(results)
+    all_given = {STAGE.name: given}
+    results = run_stages(
+        [(STAGE, options)],
+        runtime,
+        begun=lambda: keep_flags_of_first(runtime.workdir, path, all_given),
+    )
+    code = exit_code(results)
+    if not results:
+        return code
+    keep_flags(runtime.workdir, path, all_given)
+    if code == ExitCode.DONE and not arguments.quiet:
+        print(f"next:   {shlex.join(['owt', 'run', str(runtime.workdir)])}")
+    return code

@@ -31,7 +31,7 @@ def _flags(parser: CommandParser) -> None:
 
     examples:
       owt near-duplicates posts/*.jsonl.zst --text_field body --out pairs.parquet
-      owt near-duplicates train.parquet test.parquet --threshold 0.7 --out pairs.parquet
+      owt near-duplicates train.parquet test.parquet --out pairs.parquet
       owt near-duplicates posts/*.jsonl.zst --text_field body --unique posts-unique
     """
     parser.add_argument(

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -90,20 +90,24 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(where, arguments, rest, tables)
+    runtime = replace(runtime, is_complete=arguments.until == LAST)
     chosen = stages[: list(STAGES).index(arguments.until) + 1]
     # Of all stages: a mistake in any is reported before the first runs.
     given = {stage.name: flags_given(stage.options, arguments) for stage in stages}
     if arguments.add:
         given = {name: config.added(tables, name, flags) for name, flags in given.items()}
-    options = [config.stage_options(stage, path, tables, given[stage.name]) for stage in stages]
+    options = config.options_of(stages, path, tables, given)
     planned = list(zip(chosen, options, strict=False))
     check_folder(runtime.workdir)
     if arguments.dry_run:
         print(dry_run_table(dry_run(planned, runtime)))
         return 0
-    results = run_stages(planned, runtime)
+    results = run_stages(
+        planned, runtime, begun=lambda: keep_flags_of_first(runtime.workdir, path, given)
+    )
     _mention_forgotten(results, runtime.workdir)
-    keep_flags(runtime.workdir, path, given, results)
+    if results:
+        keep_flags(runtime.workdir, path, given)
     if results and not arguments.quiet:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
@@ -181,21 +185,27 @@ def dry_run_table(found: Sequence[Step]) -> str:
     return "\n".join(aligned(cells, left=(0, 1, 4)))
 
 
-def keep_flags(
-    workdir: Storage,
-    path: str | None,
-    given: Mapping[str, dict[str, Any]],
-    results: Sequence[Result],
-) -> None:
+def keep_flags(workdir: Storage, path: str | None, given: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the flags of a run by the folder's own settings into these."""
-    if results and path in (None, config.settings_of(workdir)):
-        remember(
-            workdir,
-            {
-                name: {n: flags[n] for n in flags if n not in config.ONCE}
-                for name, flags in given.items()
-            },
-        )
+    if path not in (None, config.settings_of(workdir)):
+        return
+    kept = {
+        name: {flag: flags[flag] for flag in flags if flag not in config.ONCE}
+        for name, flags in given.items()
+    }
+    remember(workdir, kept)
+
+
+def keep_flags_of_first(
+    workdir: Storage, path: str | None, given: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write the flags of a run that has finished nothing yet into its settings when it starts.
+
+    So `owt run RUN` goes on with a run that was killed. A run that has finished a stage keeps only
+    flags that succeed: a mistake would undo what is finished.
+    """
+    if not read_root(workdir)[0].datasets:
+        keep_flags(workdir, path, given)
 
 
 def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> int:

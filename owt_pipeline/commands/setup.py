@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.resources
-import logging
 import re
 import shlex
 from collections.abc import Mapping
@@ -16,8 +15,6 @@ from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import describe, did_you_mean, tables_of
-
-logger = logging.getLogger("owt")
 
 _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
 
@@ -87,12 +84,8 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
 def remember(run: Storage, given: Mapping[str, Mapping[str, Any]]) -> None:
     """Put options, by table and name, into the run's own settings, which the first run writes."""
     own = settings_of(run)
-    text = run.read(SETTINGS).decode() if own else commented_config()
-    try:
-        changed = with_values(text, given)
-    except UsageError as error:
-        logger.warning("%s: %s; edit it before you run without these flags", own, error)
-        return
+    text = run.read(SETTINGS).decode("utf-8-sig") if own else commented_config()
+    changed = with_values(text, given)
     if changed != text or own is None:
         run.write(SETTINGS, changed.encode())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,11 @@ def load_own(name: str, option: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        advice = ""
+        if error.name == module_name:
+            advice = f"; run the command in the folder that has {module_name}.py, or set PYTHONPATH"
+        raise UserError(f"{option}: {name} cannot be imported ({error}){advice}") from error
     except ImportError as error:
         raise UserError(f"{option}: {name} cannot be imported ({error})") from error
     except Exception as error:  # of the user's code
@@ -28,6 +35,23 @@ def load_own(name: str, option: str) -> Callable[..., Any]:
     if not callable(found):
         raise UserError(f"{option}: {name} is of type {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
+
+
+def try_own(function: Callable[..., Any], argument: Any, name: str, option: str) -> Any:
+    """Call the user's `function` once and return what it returns.
+
+    A function that raises for an ordinary document would reject every document of a run, so it is
+    called before the run's first stage. Raises UserError with the place in the user's code.
+    """
+    try:
+        return function(argument)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{os.path.basename(frames[-1].filename)}, line {frames[-1].lineno}"
+        raise UserError(
+            f"{option}: {name} fails with an ordinary document: {type(error).__name__}: {error} "
+            f"({place}). Correct it, then run the same command again"
+        ) from error
 
 
 def describe_own(name: str, option: str) -> dict[str, str]:

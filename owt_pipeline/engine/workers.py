@@ -44,7 +44,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from owt_pipeline import progress
-from owt_pipeline.errors import LedgerError, UserError, WorkerError
+from owt_pipeline.errors import (
+    OUT_OF_MEMORY,
+    LedgerError,
+    UserError,
+    WorkerError,
+    is_out_of_memory,
+)
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -87,9 +93,14 @@ class WorkerDied:
         return f"its process was killed by {signal.Signals(-self.exit_code).name}"
 
 
-def died(death: WorkerDied) -> WorkerError:
-    """The error for a death that no task should be able to cause."""
-    return WorkerError(f"a worker process died: {death}. Out of memory? Use fewer --workers")
+def died(death: WorkerDied) -> UserError | WorkerError:
+    """Return the error for a death that no task should be able to cause."""
+    if death.exit_code == -signal.SIGKILL and not death.timed_out:
+        return UserError(
+            "a worker process was killed, as the kernel does when memory is used up: use fewer "
+            "--workers, or a machine with more memory, and run the same command again"
+        )
+    return WorkerError(f"a worker process died: {death}")
 
 
 class WorkerPool:
@@ -221,8 +232,11 @@ def _be_worker(pipe: Connection) -> None:
             answer = pickle.dumps((fn(argument), None), 5)
         except (UserError, LedgerError, OSError) as error:  # handled by type, so sent unchanged
             answer = pickle.dumps((None, error))
-        except BaseException:
-            answer = pickle.dumps((None, WorkerError(traceback.format_exc())))
+        except BaseException as error:
+            failure: Exception = WorkerError(traceback.format_exc())
+            if is_out_of_memory(error):
+                failure = UserError(OUT_OF_MEMORY)
+            answer = pickle.dumps((None, failure))
         pipe.send_bytes(answer)
 
 

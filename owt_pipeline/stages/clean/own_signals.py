@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from owt_pipeline.engine.own_code import load_own
-from owt_pipeline.errors import UsageError
+from owt_pipeline.engine.own_code import load_own, try_own
+from owt_pipeline.errors import UsageError, UserError
 from schemas import Reason
 
 _SIGNAL = re.compile(
@@ -53,6 +53,38 @@ def parse_signals(signals: tuple[str, ...]) -> tuple[OwnSignal, ...]:
 _loaded: Callable[[str, str], Callable[[str], Any]] = functools.cache(
     load_own
 )  # a process finds a function once
+
+
+_ORDINARY_TEXT = "\n".join(
+    [
+        "The river has frozen for the first time in eleven years.",
+        "On Tuesday morning 40 people walked across it, from the old mill to the harbour; by noon "
+        'there were hundreds. "I had never seen it white," said Maria Lind, who is 9.',
+        "The city asks everybody to stay off the ice after dark (it is 12 cm thick at the bridge).",
+    ]
+)
+"""A document with which each function is tried before a run."""
+
+
+def try_signals(signals: Sequence[OwnSignal]) -> None:
+    """Raise UserError for a function that is missing, or that fails with an ordinary document."""
+    for signal in signals:
+        value = try_own(_loaded(signal.name, "signals"), _ORDINARY_TEXT, signal.name, "signals")
+        if not _is_finite_number(value):
+            raise UserError(
+                f"signals: {signal.name} returns {value!r} for an ordinary document, and has to "
+                f"return a finite number"
+            )
+
+
+def _is_finite_number(value: Any) -> bool:
+    """Return whether a user's function returned a number that is neither NaN nor infinite."""
+    if isinstance(value, (str, bytes)):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def measure_own(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from owt_pipeline.errors import UserError
 from schemas import option
 
 TextFunction = Callable[[str, str], "str | None"]
@@ -39,7 +40,13 @@ class BuiltIn:
 def _trafilatura(settings: Settings) -> TextFunction:
     import logging
 
-    from trafilatura import extract
+    try:
+        from trafilatura import extract
+    except ImportError as error:
+        raise UserError(
+            f"extractor trafilatura: its package cannot be imported ({error}): "
+            "pip install 'owt-pipeline[pipeline]'"
+        ) from error
 
     # Its problems with a page become reject rows.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine.own_code import describe_own, load_own
+from owt_pipeline.engine.own_code import describe_own, load_own, try_own
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.extract.built_in import BUILT_IN, TextFunction
 from owt_pipeline.stages.extract.built_in import Settings as Settings
@@ -125,6 +125,33 @@ def _with_metadata(text_of: TextFunction) -> Extract:
         return Extracted(text, **metadata, blocks_left_out=None)
 
     return extract
+
+
+_ORDINARY_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><title>The river has frozen</title><meta name="author" content="Maria Lind">
+<meta property="article:published_time" content="2024-01-09T08:00:00Z"></head>
+<body><nav><a href="/">Home</a></nav><article><h1>The river has frozen</h1>
+<p>On Tuesday morning 40 people walked across it, from the old mill to the harbour; by noon there
+were hundreds. The city asks everybody to stay off the ice after dark.</p>
+<p>It is 12 cm thick at the bridge, for the first time in eleven years.</p></article></body></html>
+"""
+
+
+@functools.lru_cache(maxsize=1)
+def try_extractor(settings: Settings) -> None:
+    """Raise UserError for an extractor of the user's that fails with an ordinary page."""
+    if settings.extractor in BUILT_IN:
+        return
+    name = settings.extractor
+    factory = load_own(_own(name), "extractor")
+    extract = try_own(factory, settings, name, "extractor")
+    page = Page("https://example.org/news/river", _ORDINARY_PAGE, fetched_at=1_704_800_000)
+    found = try_own(extract, page, name, "extractor")
+    if found is not None and not isinstance(getattr(found, "text", None), str):
+        raise UserError(
+            f"extractor: {name} returns {type(found).__name__} for an ordinary page, and has to "
+            f"return owt_pipeline.Extracted with a text, or None"
+        )
 
 
 def sources(name: str) -> list[dict[str, Any]]:

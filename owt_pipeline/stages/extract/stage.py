@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.stages.extract.built_in import BUILT_IN, LIBRARIES
-from owt_pipeline.stages.extract.extractor import sources
+from owt_pipeline.stages.extract.extractor import sources, try_extractor
 from owt_pipeline.stages.extract.options import Options
 
 if TYPE_CHECKING:
@@ -55,7 +55,11 @@ class Extract(Stage):
     example = "owt run run --until extract --favor precision"
 
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """The digest of our model, or of the user's own code, since the output depends on it."""
+        """The digest of our model, or of the user's own code, since the output depends on it.
+
+        Tries the user's code on a page, so that a mistake is found before the first stage.
+        """
+        try_extractor(options)
         return sources(options.extractor)
 
     def preload(self, options: Options) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from owt_pipeline import cli
 from owt_pipeline.commands.setup import commented_config, main, preset_names
 from owt_pipeline.config import read_config, settings_of, stage_options, with_values
-from owt_pipeline.errors import UsageError
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
 
@@ -56,7 +56,9 @@ def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
 @pytest.mark.parametrize(
     ("text", "given", "expected"),
     [
-        ("", {"clean": {"min_tokens": 5}}, "\n[clean]\nmin_tokens = 5\n"),
+        ("", {"clean": {"min_tokens": 5}}, "[clean]\nmin_tokens = 5\n"),
+        ("[run]\nworkers = 2\n", {"clean": {"min_tokens": 5}},
+         "[run]\nworkers = 2\n\n[clean]\nmin_tokens = 5\n"),
         ("[clean]\n# the least (a number)\n# min_tokens = 128\n", {"clean": {"min_tokens": 5}},
          "[clean]\n# the least (a number)\nmin_tokens = 5\n"),
         ("[clean]\n# min_tokens = 128\nmin_tokens = 7  # ours\n", {"clean": {"min_tokens": 5}},
@@ -66,6 +68,17 @@ def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
          "[clean]\nlanguages = [\"de\", \"fr\"]\n[dedupe]\n"),
         ("[collect]\nmin_score = 3\n[clean]\n", {"clean": {"min_score": 1}},
          "[collect]\nmin_score = 3\n[clean]\nmin_score = 1\n"),
+        ("[clean]\nlanguages = [\n  'en',  # ours\n]\n", {"clean": {"languages": ("de",)}},
+         "[clean]\nlanguages = [\"de\"]\n"),
+        ("clean = {languages = ['en']}\n", {"clean": {"languages": ("de",), "min_tokens": 5}},
+         "clean = {languages = [\"de\"], min_tokens = 5}\n"),
+        ("[clean]\n# a\n# min_tokens = 1\n\n[clean.gopher_quality]\n# min_words = 50\n",
+         {"clean": {"min_tokens": 5, "max_x": None}},
+         "[clean]\nmax_x = \"\"\n# a\nmin_tokens = 5\n\n[clean.gopher_quality]\n# min_words = 50\n"),
+        ("[ 'clean' ]\r\n# min_tokens = 1\r\n", {"clean": {"min_tokens": 5}},
+         "[ 'clean' ]\r\nmin_tokens = 5\n"),
+        ("[clean]\n", {"clean": {"signals": ("a:b", 'say "so"\\n')}},
+         "[clean]\nsignals = [\"a:b\", \"say \\\"so\\\"\\\\n\"]\n"),
     ],
 )  # fmt: skip
 def test_a_setting_is_changed_and_the_comments_stay(
@@ -74,12 +87,17 @@ def test_a_setting_is_changed_and_the_comments_stay(
     assert with_values(text, given) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["[clean]\nlanguages = [\n  'en',\n]\n", "clean = {languages = ['en']}\n"]
-)
-def test_a_setting_that_is_written_another_way_is_not_touched(text: str) -> None:
-    with pytest.raises(UsageError, match="languages"):
-        with_values(text, {"clean": {"languages": ("de",)}})
+@pytest.mark.parametrize("preset", [None, *preset_names()])
+def test_values_take_the_places_of_what_init_writes(preset: str | None) -> None:
+    text = commented_config(preset)
+    given = {"clean": {"min_tokens": 5, "languages": ("de", "fr")}, "dedupe": {"threshold": 0.7}}
+    changed = with_values(text, given)
+    assert changed.count("\n") == text.count("\n")
+    tables = tomllib.loads(text)
+    tables["clean"] |= {"min_tokens": 5, "languages": ["de", "fr"]}
+    tables["dedupe"] |= {"threshold": 0.7}
+    assert tomllib.loads(changed) == tables
+    assert with_values(changed, given) == changed
 
 
 def test_a_run_keeps_its_flags_and_a_failed_one_does_not(

@@ -344,21 +344,21 @@ DAMAGED = {
     "cut_head.warc": (lambda content: gzip.decompress(content + member("request"))[:-90], "the "
     "record at byte "),
     "cut_head.warc.gz": (lambda content: content + member("request")[:40], "the record at byte "),
-    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC file, which "
-    "begins with b'<!DOC"),
+    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "not a WARC file "
+    "but a web page"),
     "CC.warc.wet.gz": (
         lambda content: member("warcinfo") + 9 * member("conversion"),
         "no response among its records (conversion, warcinfo): WET and WAT files have no pages, "
         "their WARC files do",
     ),
-    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "no WARC "
-    "file, which"),
+    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "not a WARC "
+    "file, since it begins with"),
     "shared.warc.gz": (lambda content: gzip_member(gzip.decompress(content)), "has another record, "
     "too: make a copy"),
     "some.warc.gz": (lambda content: content + gzip_member(gzip.decompress(content) * 2), "the "
     "record at byte "),
-    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC file, "
-    "which begins with"),
+    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "not a WARC file, "
+    "since it begins with"),
 }  # fmt: skip
 
 
