@@ -74,7 +74,7 @@ class Container:
         self.end = index + 1
         self.number = -1
 
-    def around(self) -> Iterator[Container]:
+    def ancestors(self) -> Iterator[Container]:
         """The container and those around it, outwards."""
         container: Container | None = self
         while container is not None:

@@ -23,7 +23,7 @@ _NEXT_SIBLING = re.compile(r"next(?:Element)?Sibling|\.next\(")
 
 
 @dataclass
-class Marked:
+class BylineCandidate:
     """An element that may name an author or a date, and its text.
 
     Attributes:
@@ -39,7 +39,7 @@ class Marked:
     attributes: Mapping[str, str]
     container: Container
     depth: int
-    name: Marked | None = None
+    name: BylineCandidate | None = None
     chars: int = 0
     pieces: list[str] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class Marked:
 
 
 @dataclass
-class PageRead:
+class ParsedPage:
     """What is on a page.
 
     Attributes:
@@ -73,8 +73,8 @@ class PageRead:
     metas: dict[str, str] = field(default_factory=dict)
     scripts: list[str] = field(default_factory=list)
     headings: list[str] = field(default_factory=list)
-    marked: list[Marked] = field(default_factory=list)
-    licences: list[Marked] = field(default_factory=list)
+    marked: list[BylineCandidate] = field(default_factory=list)
+    licences: list[BylineCandidate] = field(default_factory=list)
     controlled: set[str] = field(default_factory=set)
 
     def add_meta(self, attributes: Mapping[str, str]) -> None:
@@ -94,10 +94,12 @@ class Marks:
     """The open elements that may name an author or a date; `page` gets them, and links to
     licences."""
 
-    def __init__(self, page: PageRead) -> None:
-        self.open: list[Marked] = []  # always the same list
+    def __init__(self, page: ParsedPage) -> None:
+        self.open: list[BylineCandidate] = []  # always the same list
         self._page = page
-        self._unsaid: Marked | None = None  # a link to a licence in the block that has not ended
+        self._unsaid: BylineCandidate | None = (
+            None  # a link to a licence in the block that has not ended
+        )
 
     def start(
         self, tag: str, attributes: Mapping[str, str], container: Container, depth: int
@@ -109,7 +111,7 @@ class Marks:
         if classes and prop is None and not read_names(classes) & MARKED:
             self._add_badge()
         if self.open and (prop == "name" or classes == "fn") and self.open[-1].name is None:
-            marked = self.open[-1].name = Marked(tag, attributes, container, depth)
+            marked = self.open[-1].name = BylineCandidate(tag, attributes, container, depth)
             self.open.append(marked)
         elif (
             (classes and read_names(classes) & MARKED)
@@ -117,7 +119,7 @@ class Marks:
             or prop in ("author", "datePublished")
             or get("rel") == "author"
         ) and len(self._page.marked) < _MOST_MARKED:
-            marked = Marked(tag, attributes, container, depth)
+            marked = BylineCandidate(tag, attributes, container, depth)
             self._page.marked.append(marked)
             self.open.append(marked)
 
@@ -147,7 +149,7 @@ class Marks:
         if (is_stated or "creativecommons.org/" in target) and len(
             self._page.licences
         ) < _MOST_LICENCES:
-            licence = Marked(
+            licence = BylineCandidate(
                 tag, {"href": target, "rel": "license" if is_stated else ""}, container, 0
             )
             self._page.licences.append(licence)
