@@ -30,7 +30,7 @@ from owt_pipeline.stages.extract.html.inner import (
     counts_up,
     is_line_number,
 )
-from owt_pipeline.stages.extract.html.marks import Marks, ParsedPage
+from owt_pipeline.stages.extract.html.marks import MarkCollector, ParsedPage
 from owt_pipeline.stages.extract.html.names import CHROME
 from owt_pipeline.stages.extract.html.tables import (
     MAX_SPAN,
@@ -90,7 +90,7 @@ class Structure:
     def __init__(self) -> None:
         self.page = ParsedPage()
         self.blocks = self.page.blocks
-        self._marks = Marks(self.page)
+        self._marks = MarkCollector(self.page)
         self._open_marks = self._marks.open
         self._inner: RawElement | None = None
         self._at = self._body = Container(
