@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -148,7 +149,7 @@ def open_dataset(folder: str | Path) -> TokenDataset:
         filesystem, root = open_bucket(run) if remote else (pyarrow.fs.LocalFileSystem(), run)
         files, tokenizer, asset, checked = _read_manifest(run, read)
     except FileNotFoundError as error:
-        hint = "run the tokenize stage first, or copy that file too"
+        hint = f"run `owt run {shlex.quote(run)} --until tokenize`, or copy that file too"
         raise ShardError(f"no token shards in {folder}: {error}; {hint}") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise ShardError(f"{folder} cannot be opened: {why_not(error)}") from error
@@ -232,7 +233,9 @@ def _read_manifest(
                 f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}"
             )
         if _TOKENS not in root["datasets"]:
-            raise ShardError(f"{where} has no finished tokens: run the tokenize stage first")
+            raise ShardError(
+                f"{where} has no finished tokens: run `owt run {shlex.quote(run)} --until tokenize`"
+            )
         record = root["datasets"][_TOKENS]
         table = read(record["files"]["path"])
         if hashlib.sha256(table).hexdigest() != record["files"]["sha256"]:
@@ -312,6 +315,15 @@ class Documents:
             out[o:p] = chunks[k][s:e]
 
 
+def _advice(path: str) -> str:
+    """Return how to have a damaged shard again: from its run if it lies in one, else by a copy."""
+    run, is_in_run, _ = path.rpartition(f"/{_TOKENS}/")
+    if not is_in_run:
+        return "copy it again"
+    quoted = shlex.quote(run)
+    return f"run `owt verify {quoted} --repair`, then `owt run {quoted} --until tokenize`"
+
+
 def _token_ids(
     file: TokenFile, vocab_size: int, checked: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -329,15 +341,15 @@ def _token_ids(
                 or not np.array_equal(np.diff(offsets), lengths)
             ):
                 raise ShardError(
-                    f"{where} has no tokens as tokenize writes them ({tokens.type}); run tokenize "
-                    f"again"
+                    f"{where} has no tokens as tokenize writes them ({tokens.type}); "
+                    f"{_advice(where)}"
                 )
             if not checked and ids.max(initial=0) >= vocab_size:
                 row = first + int(np.searchsorted(offsets, ids.argmax(), side="right")) - 1
                 raise ShardError(
                     f"{where}, row {row}: token id {ids.max()} is outside the tokenizer's "
                     f"vocabulary of {vocab_size}; "
-                    "run tokenize again"
+                    f"{_advice(where)}"
                 )
             first += len(batch)
             yield ids, lengths

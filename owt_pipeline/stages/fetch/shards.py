@@ -82,9 +82,9 @@ def set_up(run: StageRun) -> None:
         files = run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
         for archive in archives_of(options, recorded):
             if archive["uri"] not in files:
+                where = archive.get("uri", archive["name"])
                 raise UserError(
-                    f"--pages_from: {archive['name']} is gone, and pages are to be made from it: "
-                    f"restore it"
+                    f"--pages_from: {where} is gone, and pages are to be made from it: restore it"
                 )
     if options.cc_index:
         run.properties["cc_files"] = list_files(options)

@@ -172,7 +172,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
 def _named(options: ImportOptions) -> tuple[dict[str, str], list[str]]:
     """As `named_files`."""
     if not options.files:
-        raise UserError("import: no files given: `owt import RUN FILE...`")
+        raise UserError("import: no files given: name at least one")
     return named_files(options.files, "import", by_extension=options.format == "auto")
 
 
@@ -249,8 +249,8 @@ class Import(Stage):
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         if not any(record.counts.left for record in records):
             logger.warning(
-                "import: no documents imported; see ledger/documents/rejects/ for why (is "
-                "--text_field right?)"
+                "import: no documents imported; %s says why (is --text_field right?)",
+                run.workdir.path("ledger/documents/rejects/"),
             )
 
 
