@@ -14,7 +14,7 @@ COPY constraints.txt flex/launch.py dist/owt_pipeline-*.whl ./
 
 # Not the extra `gcp`: its packages are in Beam's image, but for the version of google-cloud-storage.
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt \
-        "$(echo ./owt_pipeline-*.whl)[aws,azure]" google-cloud-storage \
+        "$(echo ./owt_pipeline-*.whl)[pipeline,aws,azure]" google-cloud-storage \
     && owt --version
 
 RUN useradd --create-home --uid 1000 owt

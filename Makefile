@@ -39,15 +39,16 @@ test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by
 test-parts: $(VENV)/installed .venv-lm-eval/installed .venv-parts/installed  ## the examples of docs/how-to/parts.md: Spark (needs Java), Ray, a notebook; lm_eval
 	$(BIN)/python -m pytest tests/docs/test_parts.py tests/docs/test_lm_eval.py
 
-test-pythons: $(VENV)/installed  ## the demo, a second generation and the library on the oldest and the newest Python, with the newest dependencies
+test-pythons: $(VENV)/installed  ## the demo, a second generation, the library and the notebook on the oldest and the newest Python, with the newest dependencies
 	OWT_REQUIRE_PYTHONS=1 $(BIN)/python -m pytest -m pythons tests/test_pythons.py
 
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py
 
-lint: $(VENV)/installed  ## lint, formatting, types, and blocks of more than 12 lines that are repeated
+lint: $(VENV)/installed  ## lint, formatting, floors of language, types, and blocks of more than 12 lines that are repeated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/prose.py
 	$(BIN)/mypy
 	$(BIN)/pylint owt_pipeline trainer schemas dags
 
@@ -114,9 +115,9 @@ $(UV):
 	$(UV) pip install --quiet --compile-bytecode --python $(PYTHON) --target $(@D) --no-deps --requirement $<
 	touch $@
 
-.venv-parts/installed: tests/docs/requirements.txt tests/docs/constraints.txt | $(UV)  ## what docs/how-to/parts.md mixes the library with
+.venv-parts/installed: tests/docs/requirements.txt tests/docs/constraints.txt pyproject.toml | $(UV)  ## what docs/how-to/parts.md mixes the library with, and what it needs
 	$(ENVIRONMENT)
-	$(PINNED)
+	$(PINNED) --requirement pyproject.toml
 	touch $@
 
 .venv-peers/installed: benchmarks/peers/requirements.txt benchmarks/peers/constraints.txt | $(UV)

@@ -41,10 +41,11 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from owt_pipeline.stages.clean.documents import clean_document, detect
-from owt_pipeline.stages.clean.filters import FILTERS, c4_lines, first_broken
+from owt_pipeline.stages.clean.filters import FILTERS, c4_lines, first_violation
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.repair import fix_text, tidy
 from owt_pipeline.stages.extract.extractor import Page, Settings, load
+from schemas.filters import BUILT_IN
 
 DATA = Path(os.environ.get("OWT_TESTDATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 PEERS = Path(__file__).parent / "peers"
@@ -125,7 +126,7 @@ def measure_ftfy(raw: Sequence[str]) -> bool:
 def measure_stage(raw: Sequence[str]) -> None:
     for title, rules in {
         "as by default": Options(),
-        "every filter on": Options(filters=tuple(FILTERS)),
+        "every filter on": Options(filters=tuple(BUILT_IN)),
     }.items():
         _, seconds = timed(lambda text, rules=rules: clean_document(text, rules), raw)  # type: ignore[misc]
         print(f"clean, {title}: {len(raw) / seconds:.0f} texts/s")
@@ -202,7 +203,7 @@ def posts(path: Path) -> Iterable[str]:
 
 
 def judge(rule: str, text: str) -> str | None:
-    return first_broken(FILTERS[rule](text), getattr(Options(), rule))
+    return first_violation(FILTERS[rule](text), getattr(Options(), rule))
 
 
 def compare(

@@ -36,6 +36,7 @@ from typing import Any
 try:
     import torch
     from token_shards import library_tokens
+    from trainer_flags import TINY, flags_of
 except ImportError as error:
     sys.exit(
         f"gpu-check: {error}; give the Python that has torch with CUDA: make gpu-check PYTHON=…"
@@ -43,9 +44,13 @@ except ImportError as error:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SECONDS = 480  # of a piece at most, and of the core
+# Of a tiny run: two of the checkpoint's intervals, and the resumed run's eight.
+TINY_STEPS = 8
+TINY_INTERVAL = 4  # steps between its checkpoints
+TINY_VOCABULARY = 512  # most of a tiny step would be the output layer
 DETERMINISTIC = (
     "import sys, torch; torch.use_deterministic_algorithms(True); "
-    "from trainer.train import main; sys.exit(main(sys.argv[1:]))"
+    "from trainer.training import main; sys.exit(main(sys.argv[1:]))"
 )
 TRAIN = ("-m", "trainer.train")
 SPEEDRUN = (*TRAIN, "presets/speedrun.toml")
@@ -74,25 +79,20 @@ class Check:
     def train(
         self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = TRAIN
     ) -> Path:
-        """A run of the trainer by its command; returns its folder, to which it adds output.txt."""
+        """Run the trainer by its command; return its folder, to which it adds output.txt."""
         run = self.scratch / name
-        own: list[object] = [] if "--data" in flags else ["--data", self.data]
-        own += ["--out", run, "--device", self.device]
-        own += ["--val_every", 0, "--save_every", 0, "--micro_batch", self.micro_batch]
-        own += [*flags, "--max_steps", min(steps, 12) if self.tiny else steps]
+        common = flags_of(
+            data=self.data,
+            out=run,
+            device=self.device,
+            val_every=0,
+            save_every=0,
+            micro_batch=self.micro_batch,
+        )
+        last = flags_of(max_steps=min(steps, TINY_STEPS) if self.tiny else steps)
         if self.tiny:
-            own += [
-                "--preset",
-                "tiny",
-                "--width",
-                32,
-                "--context",
-                32,
-                "--batch_tokens",
-                256,
-                "--no_compile",
-            ]
-        output = self.call(*launcher, *own)
+            last += flags_of(**TINY, compile=False)
+        output = self.call(*launcher, *common, *flags, *last)
         (run / "output.txt").write_text(output, encoding="utf-8")
         return run
 
@@ -119,6 +119,8 @@ class Check:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(sources),
                 "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+                # More threads would only wait for each other on so little work.
+                **({"OMP_NUM_THREADS": "1"} if self.tiny else {}),
             },
             text=True,
             stdout=subprocess.PIPE,
@@ -210,7 +212,7 @@ def next_to_nanogpt(check: Check) -> Result:
             "--device",
             check.device,
             "--steps",
-            12,
+            TINY_STEPS if check.tiny else 12,
             *size,
         )
         peers.append(json.loads(output.splitlines()[-1]))
@@ -253,7 +255,8 @@ def tests(check: Check) -> Result:
     # The file alone, without pyproject's options: other tests want packages that a GPU's machine
     # may lack.
     folder = "tests/trainer"
-    options = ("-v", "-n", "4", "-o", "addopts=", "--import-mode=importlib", "--confcutdir", folder)
+    workers = "-n1" if check.tiny else "-n4"
+    options = ("-v", workers, "-o", "addopts=", "--import-mode=importlib", "--confcutdir", folder)
     problem = ""
     try:
         output = check.run(
@@ -285,7 +288,7 @@ def tests(check: Check) -> Result:
 def checkpoint_cost(check: Check) -> Result:
     """How long the loop waits for a checkpoint, and how much slower the steps are while it is
     being written."""
-    every = 4 if check.tiny else 20
+    every = TINY_INTERVAL if check.tiny else 20
     flags = ("--preset", "124M", "--batch_tokens", 524288, "--save_every", every)
     run = check.train("saved", *flags, steps=3 * every, launcher=("-c", TIMED))
     seconds = [record["tokens"] / record["tokens_per_s"] for record in records(run)]
@@ -298,8 +301,8 @@ def checkpoint_cost(check: Check) -> Result:
     slower = max(0.0, after - quiet) * (every // 2)
     cost = statistics.median(waits[1:] or waits) + slower
     return {
-        "first_wait_s": round(waits[0], 3),
-        "wait_s": round(statistics.median(waits[1:] or waits), 3),
+        "first_wait_s": round(waits[0], 6),
+        "wait_s": round(statistics.median(waits[1:] or waits), 6),
         "slower_after_s": round(slower, 3),
         "share_at_1000_steps": cost / (1000 * quiet),
         "step_s": round(quiet, 4),
@@ -309,14 +312,14 @@ def checkpoint_cost(check: Check) -> Result:
 TIMED = """
 import json, sys, time
 from pathlib import Path
-from trainer import checkpoint, train
+from trainer import checkpoint, training
 save, waits = checkpoint.Saver.save, []
 def timed(self, *arguments, **named):
     start = time.perf_counter()
     save(self, *arguments, **named)
     waits.append(time.perf_counter() - start)
 checkpoint.Saver.save = timed
-if train.main(sys.argv[1:]):
+if training.main(sys.argv[1:]):
     sys.exit(1)
 Path(sys.argv[sys.argv.index("--out") + 1], "waits.json").write_text(json.dumps(waits))
 """
@@ -439,9 +442,7 @@ def main() -> int:
         found = {"machine": machine, "tiny": arguments.tiny, "pieces": {}}
     failed, together = False, not arguments.all and not arguments.pieces
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
-        tokens = arguments.data or library_tokens(
-            Path(scratch) / "tokens", files=40 if arguments.tiny else 10**6
-        )
+        tokens = arguments.data or tokens_for(Path(scratch) / "tokens", arguments.tiny)
         for name in wanted:
             if "error" not in found["pieces"].get(name, {"error": ""}) and not arguments.again:
                 print(f"{name}: done already (--again measures it anew)", flush=True)
@@ -465,6 +466,13 @@ def main() -> int:
         end="",
     )
     return 1 if failures or failed else 3 if missed else 0
+
+
+def tokens_for(folder: Path, tiny: bool) -> Path:
+    """Write the standard library's tokens; a few of them for tiny runs."""
+    if tiny:
+        return library_tokens(folder, files=40, vocab_size=TINY_VOCABULARY)
+    return library_tokens(folder, files=10**6)
 
 
 def in_time(

@@ -174,26 +174,6 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
     ]
 
 
-def duration(seconds: float) -> str:
-    """`seconds` for a person: `40 s`, `12 min`, `3.5 h`, `4.2 days`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86_400:.1f} days"
-
-
-def size(count: float) -> str:
-    """Bytes for a person, in powers of 1,000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def _output_is_closed() -> bool:
     """Whether standard output is a pipe whose other end is closed; if so, the remaining output
     is discarded."""

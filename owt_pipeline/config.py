@@ -147,9 +147,11 @@ def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
             table = document[name]
             if option in table:
                 table[option] = _as_toml(value)
-                # It says why the old value was chosen.
-                table[option].trivia.comment = ""
-                table[option].trivia.comment_ws = ""
+                # The comment next to it is about the old value. `table[option]` of a boolean is a
+                # plain bool, so the item is taken from the container.
+                item = table.value.item(option)
+                item.trivia.comment = ""
+                item.trivia.comment_ws = ""
             else:
                 document[name] = _with_option(table, option, value)
     return document.as_string()

@@ -143,7 +143,7 @@ def clean(text: str, **options: Any) -> Cleaned:
 
     Args:
       text: the text.
-      **options: those of the stage, by its names (docs/options/clean.md): `min_tokens=128`,
+      **options: options of the stage, which `owt run --until clean --help` lists: `min_tokens=128`,
         `languages=("en",)`, `filters=("gopher_quality", "c4", ...)`,
         `gopher_quality={"max_word_length": 12}`, ...
 

@@ -104,7 +104,9 @@ class Run:
         options = config.options_of(_CHAIN, settings, tables, {})
         stages = list(zip(_CHAIN, options, strict=True))
         num_chosen = list(STAGES).index(until) + 1
-        runtime = Runtime(Storage(run), config.workers_of(tables, workers, 1))
+        runtime = Runtime(
+            Storage(run), config.workers_of(tables, workers, 1), is_complete=until == LAST
+        )
         return cls(stages[:num_chosen], runtime)
 
     def on(self, runner: Any) -> Run:
@@ -112,7 +114,7 @@ class Run:
         workers."""
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-        runtime = replace(self.runtime, run=uuid4().hex, unattended=True)
+        runtime = replace(self.runtime, run=uuid4().hex)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
             runtime = runtime.for_cluster(
                 [stage for stage, _ in self.stages], type(runner).__name__

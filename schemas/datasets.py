@@ -122,8 +122,9 @@ _CLEAN = [
         "signals",
         pa.struct(
             {
-                name: pa.struct(dict.fromkeys(each.signals(), pa.float64()))
-                for name, each in BUILT_IN.items()
+                name: pa.struct(dict.fromkeys(thresholds.signals(), pa.float64()))
+                for name, thresholds in BUILT_IN.items()
+                if not thresholds.measured_by
             }
         ),
         "what each filter measures: max_X and min_X of [clean.FILTER] limit signals.FILTER.X",

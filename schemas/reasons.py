@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from schemas.filters import BUILT_IN
+from schemas.filters import MEANINGS
 
 
 class Reason(str, Enum):
@@ -117,8 +117,8 @@ class Reason(str, Enum):
     WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not one of those to keep"
     TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
     # A reason for each filter, in the namespace of the class that is being made.
-    for each in BUILT_IN.values():
-        locals()[each.name.upper()] = (each.name, "clean", each.meaning)
+    for each in MEANINGS:
+        locals()[each.upper()] = (each, "clean", MEANINGS[each])
     CONTAMINATED = "contaminated", "clean", "shares an n-gram with an evaluation set"
     OWN_SIGNAL = (
         "own_signal",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ import tomllib
 from packaging.requirements import Requirement
 
 from owt_pipeline import __version__
+from owt_pipeline.__main__ import PACKAGES_OF_COMMANDS
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.ledger import versions
 from owt_pipeline.pipeline import STAGES
@@ -37,7 +39,7 @@ USED_WITHOUT_IMPORT = {
 IMPORTED_UNDECLARED = {"torch-xla": "it needs an environment of its own: docs/training.md"}
 
 
-def test_the_release_gives_the_index_absolute_links_and_the_projects_address(
+def test_the_release_gives_the_index_absolute_links(
     tmp_path: Path,
 ) -> None:
     """By the commands of CONTRIBUTING.md, on copies."""
@@ -70,7 +72,7 @@ def declared(*extras: str) -> set[str]:
     lines = list(PROJECT["dependencies"])
     for extra in extras:
         lines += PROJECT["optional-dependencies"][extra]
-    return {normalized(Requirement(line).name) for line in lines}
+    return {normalized(Requirement(line).name) for line in lines} - {PROJECT["name"]}
 
 
 @cache
@@ -97,10 +99,31 @@ def test_everything_imported_is_declared_and_the_other_way_round() -> None:
     known = declared(*PROJECT["optional-dependencies"]) | IMPORTED_UNDECLARED.keys()
     missing = {name: files for name, files in imported().items() if name not in known}
     assert not missing, missing
-    assert declared("train") - imported().keys() - USED_WITHOUT_IMPORT.keys() == set()
+    used = imported().keys() | USED_WITHOUT_IMPORT.keys()
+    assert declared("pipeline", "train") - used == set()
 
 
-def test_every_kind_of_file_that_shapes_bytes_is_in_the_digest_of_the_code() -> None:
+def test_the_trainer_needs_no_package_of_the_pipeline() -> None:
+    known = declared("train", "hf", "sign") | IMPORTED_UNDECLARED.keys()
+    of_trainer = {
+        name
+        for name, files in imported().items()
+        if any(file.startswith(("trainer/", "schemas/")) for file in files)
+    }
+    assert of_trainer - known == set()
+
+
+def test_the_commands_look_for_every_package_of_the_pipeline() -> None:
+    of_commands = {normalized(name) for name in PACKAGES_OF_COMMANDS}
+    assert of_commands == declared("pipeline") - declared()
+
+
+@pytest.mark.parametrize("extra", ["aws", "azure", "gcp", "dev"])
+def test_an_extra_of_the_pipeline_brings_the_pipeline(extra: str) -> None:
+    assert "owt-pipeline[pipeline]" in PROJECT["optional-dependencies"][extra]
+
+
+def test_every_kind_of_file_that_shapes_bytes_is_digested() -> None:
     paths = [
         path
         for package in ("owt_pipeline", "schemas")
@@ -121,7 +144,7 @@ SHAPES_NO_BYTES = {
 
 
 @pytest.mark.parametrize("stage", [*STAGES.values(), IMPORT], ids=lambda stage: stage.name)
-def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(stage: Stage) -> None:
+def test_a_stage_names_the_libraries_that_shape_its_bytes(stage: Stage) -> None:
     room = "/".join(type(stage).__module__.split(".")[:3]) + "/"
     used = {
         library
@@ -131,7 +154,7 @@ def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(stage: Stage) 
     assert used - set(map(normalized, stage.libraries)) <= SHAPES_NO_BYTES.keys()
 
 
-def test_the_version_is_the_same_everywhere_and_what_a_release_has_is_there() -> None:
+def test_the_version_and_the_files_of_a_release_agree() -> None:
     assert f"\nversion: {__version__}\n" in (REPOSITORY / "CITATION.cff").read_text()
     assert f"\n## {__version__}" in (REPOSITORY / "CHANGELOG.md").read_text()
     for name in ("LICENSE", "NOTICE", "CONTRIBUTING.md", "SECURITY.md"):
@@ -193,16 +216,63 @@ def run(command: list[str | Path], folder: Path) -> str:
     return done.stdout
 
 
+UV = [sys.executable, "-m", "uv"]
+
+
+def install(environment: Path, *requirements: str | Path) -> None:
+    """Install into an environment, in the pinned versions."""
+    pinned = ["--constraint", REPOSITORY / "constraints.txt", *requirements]
+    subprocess.run([*UV, "pip", "install", "--quiet", "--python", environment, *pinned], check=True)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and what it requires, without an extra."""
+    folder = tmp_path_factory.mktemp("base")
+    run([*UV, "venv", "--quiet", "--python", sys.executable, folder / "venv"], folder)
+    install(folder / "venv", wheel())
+    return folder / "venv"
+
+
+@pytest.mark.slow
+def test_the_base_installation_runs_every_function_of_the_library(
+    base: Path, tmp_path: Path
+) -> None:
+    program = REPOSITORY / "tests/base_installation.py"
+    loaded = json.loads(run([base / "bin/python", program], tmp_path))
+    assert loaded["import"] == ["owt_pipeline"]
+    assert "numpy" in loaded["extract"]
+    assert not {"ftfy", "tiktoken", "zstandard"} & set(loaded["extract"])
+    assert "zstandard" in loaded["near_duplicates"]
+
+
+@pytest.mark.slow
+def test_the_command_without_the_pipeline_is_one_line_whose_advice_works(
+    base: Path, tmp_path: Path
+) -> None:
+    for command in ([base / "bin/owt", "demo"], [base / "bin/python", "-m", "owt_pipeline"]):
+        done = subprocess.run(command, cwd=tmp_path, env=bare(), capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("owt: error: only the library is installed")
+    advice = re.search(r"pip install '([^']+)'$", line)
+    assert advice is not None
+    # pip and uv take the installed wheel for this name, and ask no index for another one.
+    install(base, advice[1])
+    assert run([base / "bin/owt", "--version"], tmp_path) == f"owt {__version__}\n"
+
+
 TRAIN = """
 import runpy, sys
-others = "owt_pipeline apache_beam duckdb lxml msgspec orjson tokenizers xxhash zstandard".split()
+others = "owt_pipeline apache_beam duckdb lxml orjson tokenizers xxhash zstandard".split()
 sys.modules |= dict.fromkeys(others)  # to import one is an error
 runpy.run_module("trainer.train", run_name="__main__")
 """
 
 
 @pytest.mark.slow
-def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(
+def test_the_wheel_runs_the_demo_and_the_trainer_its_tokens(
     tmp_path: Path,
 ) -> None:
     """The wheel in an empty environment, far from the checkout; then its trainer where nothing
@@ -210,13 +280,10 @@ def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(
     built = wheel()
     check = run([sys.executable, "-m", "twine", "check", "--strict", built], tmp_path)
     assert "PASSED" in check
-    empty, uv = tmp_path / "empty", [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, empty], check=True)
-    constraints = ["--constraint", REPOSITORY / "constraints.txt"]
-    subprocess.run(
-        [*uv, "pip", "install", "--quiet", "--python", empty, *constraints, built], check=True
-    )
-    names = run([*uv, "pip", "freeze", "--python", empty], tmp_path).lower()
+    empty = tmp_path / "empty"
+    run([*UV, "venv", "--quiet", "--python", sys.executable, empty], tmp_path)
+    install(empty, f"{built}[pipeline]")
+    names = run([*UV, "pip", "freeze", "--python", empty], tmp_path).lower()
     assert re.search(r"^owt-pipeline @ .*\.whl$", names, re.MULTILINE)
     assert not re.search(r"^(torch|scipy|pytest|obstore)==", names, re.MULTILINE)
     said = run([empty / "bin/owt", "demo", "demo-run", "--workers", "2"], tmp_path)

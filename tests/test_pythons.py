@@ -6,6 +6,7 @@ the packages of the extra `dev`, so that a dependency which only `dev` brings is
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -21,13 +22,28 @@ from tests.engines.environments import bare, wheel
 pytestmark = pytest.mark.pythons
 
 OLDEST, NEWEST = "3.11", "3.13"
+UV = [sys.executable, "-m", "uv"]
 
-LIBRARY = """\
-import owt_pipeline as owt
-page = "<html><body><p>" + "A long enough sentence of the page. " * 30 + "</p></body></html>"
-assert owt.extract(page).text.startswith("A long enough sentence")
-assert owt.near_duplicates(["a b c d e f g"] * 3).num_rows == 2
-assert owt.canonical_url("HTTP://www.Example.com/a?utm_source=x") == "https://example.com/a"
+NOTEBOOK = REPOSITORY / "docs/notebooks/parts.ipynb"
+OF_THE_NOTEBOOK = ["nbclient", "ipykernel", "matplotlib", "pandas"]
+"""What the notebook needs besides the project: ipywidgets is not among them."""
+
+EXECUTE = """\
+import sys
+import nbformat
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], 4)
+notebook.cells += [nbformat.v4.new_code_cell(code) for code in sys.argv[2:]]
+NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+for cell in notebook.cells:
+    for output in cell.get("outputs", ()):
+        print(output.get("text", ""), list(output.get("data", ())))
+"""
+
+ADD = """\
+from owt_pipeline.cli import main
+assert main(["run", "grown", "--add", "--links", "more.csv"]) == 0
 """
 
 
@@ -47,18 +63,22 @@ def interpreter(version: str) -> Path | None:
 
 @pytest.fixture(scope="module", params=[OLDEST, NEWEST])
 def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment of a Python version with the wheel and what it requires."""
+    """A folder with an environment `venv` of a Python version: the wheel and the pipeline."""
     program = interpreter(request.param)
     if program is None:
         if os.environ.get("OWT_REQUIRE_PYTHONS"):
             pytest.fail(f"Python {request.param} is not installed here")
         pytest.skip(f"Python {request.param} is not installed here")
     folder = tmp_path_factory.mktemp(f"python-{request.param}")
-    uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "--quiet", "--python", program, folder / "venv"], check=True)
-    install = [*uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", folder / "venv"]
-    subprocess.run([*install, wheel()], check=True)
+    subprocess.run([*UV, "venv", "--quiet", "--python", program, folder / "venv"], check=True)
+    install(folder, wheel())
     return folder
+
+
+def install(folder: Path, *requirements: str | Path) -> None:
+    """Install the newest versions that the requirements allow into the environment of a folder."""
+    command = [*UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", folder / "venv"]
+    subprocess.run([*command, *requirements], check=True)
 
 
 def run(environment: Path, *command: str | Path, code: int = 0) -> str:
@@ -85,19 +105,26 @@ def test_the_project_declares_these_versions() -> None:
     assert f'requires-python = ">={OLDEST},<3.{int(NEWEST[2:]) + 1}"' in text
 
 
-def test_the_library_works_without_the_packages_of_dev(environment: Path) -> None:
-    run(environment, "python", "-c", LIBRARY)
+def test_the_library_is_the_base_installation(environment: Path) -> None:
+    """First, while the environment has no extra."""
+    run(environment, "python", REPOSITORY / "tests/base_installation.py")
+    install(environment, f"{wheel()}[pipeline]")
 
 
-def test_the_demo_and_a_second_generation_run(environment: Path) -> None:
-    assert "no problems found" in run(environment, "owt", "demo", "demo")
+def test_the_demo_a_second_generation_and_the_notebook_run(environment: Path) -> None:
+    """The second generation is added from within the notebook, as its users start runs."""
+    assert "no problems found" in run(environment, "owt", "demo", "demo-run")
     run(environment, "owt", "demo", "--write_inputs", "inputs")
     sources = ["--dumps", "inputs/RS_demo.zst", "--pages_from", "inputs/demo.warc.gz"]
     run(environment, "owt", "run", "grown", *sources)
     more = "url\nhttps://example.org/new\nhttps://example.org/new\n"
     (environment / "more.csv").write_text(more)
-    run(environment, "owt", "run", "grown", "--add", "--links", "more.csv")
+    install(environment, *OF_THE_NOTEBOOK)
+    printed = run(environment, "python", "-c", EXECUTE, NOTEBOOK, ADD)
+    assert printed.count("image/png") == 2
+    assert re.search(r"^\d+ texts, of which \d+ repeat another$", printed, re.MULTILINE)
     assert "no problems found" in run(environment, "owt", "verify", "grown")
+    assert json.loads(run(environment, "owt", "ls", "grown", "--json"))[0]["state"] == "finished"
 
 
 @pytest.mark.parametrize("uri", ["gs://bucket/run", "s3://bucket/run", "az://container/run"])

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from owt_pipeline.command_line import Command, CommandParser, aligned, duration, size
+from owt_pipeline.command_line import Command, CommandParser, aligned
 from owt_pipeline.engine.publish import read_log
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -18,6 +18,7 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas import DATASETS
 from schemas.manifest import Root, ledger_of
+from schemas.quantities import format_bytes, format_duration
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def table(rows: Sequence[Row]) -> str:
         if row.state in ("running", "interrupted") and row.shards:
             note = f"{row.shards} shard(s) so far"
         elif row.seconds is not None and note:
-            note += f", {duration(row.seconds)}"
+            note += f", {format_duration(row.seconds)}"
         if row.gone:
             note += f"{', ' if note else ''}{row.gone} files are gone"
         cells.append(
@@ -111,7 +112,7 @@ def table(rows: Sequence[Row]) -> str:
                 f"{row.dataset}/",
                 row.state,
                 *counts,
-                size(row.bytes) if row.bytes else "",
+                format_bytes(row.bytes) if row.bytes else "",
                 note,
             )
         )

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -91,6 +91,7 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(where, arguments, rest, tables)
+    runtime = replace(runtime, is_complete=arguments.until == LAST)
     chosen = stages[: list(STAGES).index(arguments.until) + 1]
     # Of all stages: a mistake in any is reported before the first runs.
     given = {stage.name: flags_given(stage.options, arguments) for stage in stages}

@@ -10,10 +10,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -24,12 +22,11 @@ from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.formats.records import format_of, read_records
 from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, id_of, unescaped
 from owt_pipeline.ledger.commit import what_is_left
-from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.dataset import DatasetReader, LocatedRow
 from owt_pipeline.ledger.root import require_run
 from owt_pipeline.storage.folder import Storage, expand_globs
 from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS, Reason
-from schemas.manifest import ShardFile
 
 
 def _flags(parser: CommandParser) -> None:
@@ -207,7 +204,7 @@ def _lost_after(readers: Mapping[str, DatasetReader], stage: str, shard: int | N
     return paths
 
 
-def _first(asked: Asked, reader: DatasetReader) -> list[Found]:
+def _first(asked: Asked, reader: DatasetReader) -> list[LocatedRow]:
     """The rows in a dataset of which the shard is not known: of several generations that have
     some, of the one that accepted the URL, else of the last."""
     root = require_run(reader.workdir)
@@ -227,7 +224,7 @@ def _first(asked: Asked, reader: DatasetReader) -> list[Found]:
 
 
 def _entries(
-    readers: Mapping[str, DatasetReader], reader: DatasetReader, found: list[Found]
+    readers: Mapping[str, DatasetReader], reader: DatasetReader, found: list[LocatedRow]
 ) -> Iterator[dict[str, Any]]:
     stage = reader.manifest.stage
     kept = any(row.file.kind == "data" for row in found) and stage != "dedupe"
@@ -334,52 +331,20 @@ def say(line: str) -> None:
     print(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", line))
 
 
-class Found(NamedTuple):
-    """A row of a dataset: the file it is in, its number there from 0, and the row.
+def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> list[LocatedRow]:
+    """Return the rows of the id in the first of `shards` that has any, in its data and rejects.
 
-    Of `tokens/`, the row holds `url_id` and `n_tokens`.
+    A row of `tokens/` has only `url_id` and `n_tokens`. Raises UserError for a damaged file.
     """
-
-    file: ShardFile
-    number: int
-    row: dict[str, Any]
-
-
-def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> list[Found]:
-    """The rows of the id in the first of `shards` that has any, in its data and its rejects.
-
-    Raises UserError on a damaged file.
-    """
+    columns = ["url_id", "n_tokens"] if reader.name == "tokens" else None
     for shard in shards:
-        found = [
-            row
-            for file in (*reader.files("data", shard), *reader.files("rejects", shard))
-            if file.rows
-            for row in _rows_in(reader, file, identifier)
+        rows = [
+            *reader.rows_by_id(shard, [identifier], columns=columns),
+            *reader.rows_by_id(shard, [identifier], kind="rejects"),
         ]
-        if found:
-            return found
+        if rows:
+            return rows
     return []
-
-
-def _rows_in(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterator[Found]:
-    places: list[int] = []
-    start = 0
-    for batch in reader.batches_of(file, columns=["url_id"], rows=1 << 16):
-        places += (
-            np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)) + start
-        ).tolist()
-        start += batch.num_rows
-    if places:
-        columns = (
-            ["url_id", "n_tokens"] if file.path.endswith(".arrow") else reader.schema(file).names
-        )
-        rows = (
-            pa.Table.from_batches(reader.batches_of(file, columns=columns, rows=1 << 16))
-            .take(places)
-            .to_pylist()
-        )
-        yield from map(Found, repeat(file), places, rows)
 
 
 main = Command("owt why", _flags, _why)

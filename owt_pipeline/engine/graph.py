@@ -19,9 +19,9 @@ options alone.
 Each of these transforms can run any number of times, at any time and in any overlap. The barrier
 only saves work: when a runner retries a plan, it does not also repeat the Publish before it.
 
-A job whose run has been replaced by another one ends by itself, on a cluster whose launcher waits
-for it: raised, that would be tried again, perhaps without end. Instead the handle says so, parts
-make nothing, and every later transform passes the handle on.
+A job on a cluster whose run has been replaced by another one ends by itself: raised, that would be
+tried again, perhaps without end. Instead the handle says so, parts make nothing, and every later
+transform passes the handle on. A launcher sees afterwards that the run is not finished.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine.lifecycle import end_run, start_run
 from owt_pipeline.engine.outcome import JobOutcome, keep_outcome, write_outcome
 from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.plan import plan_stage
@@ -50,8 +50,7 @@ from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import LostRun, UserError
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.root import read_own_root
-from owt_pipeline.ledger.sweep import sweep
-from owt_pipeline.storage.lock import release, renew, take
+from owt_pipeline.storage.lock import release, renew
 from schemas.manifest import Manifest
 
 logger = logging.getLogger("owt")
@@ -66,9 +65,9 @@ class Handle(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A handle of a finished dataset, passed from stage to stage.
 
     `uri` is the URI of its folder, or of the run's folder at the start of a run; `version` is that
-    of the root manifest that this run wrote last; `since` is when the run began, for a job that
-    nobody waits for, by the clock of the storage. Within a stage at work, it is the dataset before,
-    and `plan` is `StageRun.name`. `is_lost` if another run has taken this one's place.
+    of the root manifest that this run wrote last; `since` is when the run began, by the clock of
+    the storage. Within a stage at work, it is the dataset before, and `plan` is `StageRun.name`.
+    `is_lost` if another run has taken this one's place.
     """
 
     uri: str
@@ -84,9 +83,12 @@ _Element: TypeAlias = tuple[int, bytes]
 
 
 class Start(beam.PTransform):
-    """The handle that a run begins with, that of its folder and of its root of this `version`.
-    Without a process that waits for the job, takes the lock and records the run's generations
-    here, so that building the graph writes nothing."""
+    """The handle that a run begins with, that of its folder, once the lock is taken and the
+    generations are recorded.
+
+    `owt run` has done both before it builds the graph, and gives the `version` of its root. In a
+    job that nobody waits for they are done here, so that building the graph writes nothing.
+    """
 
     def __init__(self, runtime: Runtime, stages: Stages = (), version: str | None = None):
         super().__init__()
@@ -100,8 +102,6 @@ class Start(beam.PTransform):
         handle = begin | beam.Create(
             [Handle(self.runtime.workdir.uri, self.version)], reshuffle=False
         )
-        if not self.runtime.unattended:
-            return handle
         return handle | "_Begin" >> beam.Map(_begin, self.runtime, self.stages).with_output_types(
             Handle
         )
@@ -109,8 +109,9 @@ class Start(beam.PTransform):
 
 def _begin(handle: Handle, runtime: Runtime, stages: Stages) -> Handle:
     with _reported(runtime, "start"):
-        since = take(runtime.workdir, runtime.run, as_object=runtime.on_cluster)
-        return msgspec.structs.replace(handle, version=begin(stages, runtime)[1], since=since)
+        version, since = start_run(stages, runtime, handle.version)
+        return msgspec.structs.replace(handle, version=version, since=since)
+    return _lost(handle)
 
 
 class RunStage(beam.PTransform):
@@ -171,7 +172,7 @@ def build(
         handle = pipeline | Start(runtime, stages, version)
         for number, (stage, options) in enumerate(stages):
             handle |= RunStage(stage, options, runtime, stages[number + 1 :])
-        return handle | End(runtime) if runtime.unattended else handle
+        return handle | End(runtime)
 
 
 def _plan(
@@ -275,7 +276,7 @@ def _publish(
 
 
 class End(beam.PTransform):
-    """The end of a run that no process waits for: sweeps its folder and releases the lock."""
+    """The end of a run: sweeps its folder and releases the lock."""
 
     def __init__(self, runtime: Runtime):
         super().__init__()
@@ -286,33 +287,34 @@ class End(beam.PTransform):
 
 
 def _end(handle: Handle, runtime: Runtime) -> Handle:
-    sweep(runtime.workdir, runtime.run, handle.since)
-    release(runtime.workdir, runtime.run)
-    return handle
+    if handle.is_lost:
+        return handle
+    with _reported(runtime, "end"):
+        end_run(runtime, handle.since)
+        return handle
+    return _lost(handle)
 
 
 @contextlib.contextmanager
 def _reported(runtime: Runtime, where: str) -> Iterator[None]:
     """Store an error of the block for the launcher, which may see only the end of a traceback,
-    and raise it. Without a launcher, release the lock, but on a cluster only for a user's
-    mistake: a runner tries again after any other error.
+    release the lock, and raise it.
 
-    On a cluster, LostRun is not stored, since the folder is another run's; with a launcher, which
-    sees it, it is only logged.
+    On a cluster the lock is kept after any error but a user's mistake, since the runner tries
+    again. There, LostRun is only logged: the folder is another run's, and so is its outcome.
     """
     try:
         yield
     except Exception as error:
         if isinstance(error, LostRun) and runtime.on_cluster:
-            if runtime.unattended:
-                raise
             logger.error("%s", error)
             return
+        outcome = JobOutcome.of(where, error, runtime.run)
         if runtime.on_cluster:
-            write_outcome(runtime.workdir, JobOutcome.of(where, error))
-        elif not runtime.unattended:
-            keep_outcome(runtime.run, JobOutcome.of(where, error))
-        if runtime.unattended and (isinstance(error, UserError) or not runtime.on_cluster):
+            write_outcome(runtime.workdir, outcome)
+        else:
+            keep_outcome(outcome)
+        if isinstance(error, UserError) or not runtime.on_cluster:
             release(runtime.workdir, runtime.run)
         raise
 

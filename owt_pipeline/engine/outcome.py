@@ -29,25 +29,28 @@ class JobOutcome(msgspec.Struct, frozen=True):
 
     Attributes:
       message: one line.
+      run: id of the run.
       exit_code: the command's exit code.
       bug: the traceback, unless the error is the user's.
     """
 
     message: str
+    run: str = ""
     exit_code: ExitCode = ExitCode.ERROR
     bug: str = ""
 
     @classmethod
-    def of(cls, where: str, error: Exception) -> JobOutcome:
-        """The outcome of an error; `where` names the stage and part, for a bug."""
+    def of(cls, where: str, error: Exception, run: str = "") -> JobOutcome:
+        """Return the outcome of an error of a run; `where` names the stage and part, for a bug."""
         if isinstance(error, UserError):
-            return cls(str(error), error.exit_code)
+            return cls(str(error), run, error.exit_code)
         if is_out_of_memory(error):
-            return cls(f"{where}: {OUT_OF_MEMORY}")
+            return cls(f"{where}: {OUT_OF_MEMORY}", run)
         if isinstance(error, OSError):
-            return cls(f"{where}: {explain_os_error(error)}")
+            return cls(f"{where}: {explain_os_error(error)}", run)
         return cls(
             f"{where}: {error or type(error).__name__}",
+            run,
             bug="".join(traceback.format_exception(error)),
         )
 
@@ -63,9 +66,9 @@ class JobOutcome(msgspec.Struct, frozen=True):
 _local: dict[str, JobOutcome] = {}
 
 
-def keep_outcome(run: str, outcome: JobOutcome) -> None:
+def keep_outcome(outcome: JobOutcome) -> None:
     """Keep the outcome of a run of this process; the first failure counts."""
-    _local.setdefault(run, outcome)
+    _local.setdefault(outcome.run, outcome)
 
 
 def take_kept_outcome(run: str) -> JobOutcome | None:
@@ -80,14 +83,19 @@ def write_outcome(workdir: Storage, outcome: JobOutcome) -> None:
         workdir.write(_NAME, msgspec.json.encode(outcome))
 
 
-def take_outcome(workdir: Storage) -> JobOutcome | None:
-    """The outcome that the job stored, which is then removed; None if there is none, or none
-    that can be read."""
+def take_outcome(workdir: Storage, run: str | None = None) -> JobOutcome | None:
+    """Return the outcome that a job stored, and remove it; None if there is none, or none that
+    can be read.
+
+    With `run`, that of another run stays, and None is returned.
+    """
     try:
-        found = msgspec.json.decode(workdir.read(_NAME), type=JobOutcome)
+        outcome = msgspec.json.decode(workdir.read(_NAME), type=JobOutcome)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        found = None
+        outcome = None
+    if run is not None and (outcome is None or outcome.run != run):
+        return None
     workdir.delete(_NAME)
-    return found
+    return outcome

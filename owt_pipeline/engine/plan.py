@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
@@ -32,6 +32,7 @@ from owt_pipeline.engine.keys import (
 from owt_pipeline.engine.stage import (
     FINAL,
     KEPT_FOR_GOOD,
+    Plan,
     Runtime,
     Stage,
     StageRun,
@@ -279,7 +280,7 @@ def _backward(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]]) ->
         plan.settled += generation.shards
     for shard in plan.make:
         mine = before.get(shard)
-        if mine is not None and stage.without_inputs(mine, plan.made_from[shard]):
+        if stage.can_patch and mine is not None and mine.made_from == plan.made_from[shard]:
             if not lost_files(workdir, mine.files):
                 continue
             # The workers must not make it from these files either.
@@ -310,31 +311,6 @@ def difference(manifest: Manifest, plan: StagePlan) -> str:
     return f"what {changed} of {len(plan.keys)} shards are made from has changed"
 
 
-_RECORDED = (
-    "root",
-    "keys",
-    "made_from",
-    "make",
-    "gone",
-    "settled",
-    "before",
-    "started",
-    "properties",
-    "assets",
-)
-"""Fields of `StageRun` that every process that works on a plan reads from
-`ledger/STAGE/work/WORK/plan-DIGEST.json`, which is named by its content; and the manifests of
-the inputs."""
-
-_Recorded = msgspec.defstruct(
-    "_Recorded",
-    [
-        ("inputs", dict[str, Manifest]),
-        *((name, get_type_hints(StageRun)[name]) for name in _RECORDED),
-    ],
-)
-
-
 def plan_stage(
     stage: Stage, options: Any, runtime: Runtime, later: Sequence[tuple[Stage, Any]] = ()
 ) -> Manifest | StageRun:
@@ -353,29 +329,32 @@ def plan_stage(
         logger.info(
             "%s: %s; %d of %d shards run", stage.name, plan.why, len(plan.make), len(plan.keys)
         )
-    inputs = {
-        name: root.datasets[name]
-        for name in (*stage.inputs, *stage.optional_inputs)
-        if name in root.datasets
-    }
-    readers = {name: DatasetReader(workdir, manifest) for name, manifest in inputs.items()}
-    about = msgspec.structs.replace(plan.root, datasets={})
-    work = _name_of_work(plan)
-    before = root.datasets.get(stage.output)
-    run = StageRun(
-        stage, options, runtime, readers, about, plan.keys, plan.made_from, frozenset(plan.make),
-        frozenset(plan.gone), plan.settled, before if _table(workdir, before) else None, "",
-        work_of(workdir, stage) / work, started=time.time(),
-    )  # fmt: skip
+    names = [*stage.inputs, *stage.optional_inputs]
+    if _table(workdir, root.datasets.get(stage.output)) is not None:
+        names.append(stage.output)
+    datasets = {name: root.datasets[name] for name in names if name in root.datasets}
+    planned = Plan(
+        root=msgspec.structs.replace(plan.root, datasets=datasets),
+        keys=plan.keys,
+        made_from=plan.made_from,
+        make=frozenset(plan.make),
+        gone=frozenset(plan.gone),
+        settled=plan.settled,
+        started=time.time(),
+    )
+    run = StageRun(stage, options, runtime, planned, f"{_name_of_work(plan)}/")
     workdir.remove_dead_spools()
     logger.debug("%s: %s", stage.name, options)
-    stage.set_up(run)
-    content = msgspec.json.encode(
-        {"inputs": inputs, **{name: getattr(run, name) for name in _RECORDED}}
+    summary = stage.set_up(run)
+    for path, content in summary.contents.items():
+        workdir.write(path, content)
+    planned = msgspec.structs.replace(
+        planned, properties=dict(summary.properties or {}), assets=summary.assets
     )
+    content = msgspec.json.encode(planned)
     digest = hashlib.sha256(content).hexdigest()[:8]
     run.work.write(f"plan-{digest}.json", content)
-    return dataclasses.replace(run, name=f"{work}/{digest}")
+    return dataclasses.replace(run, plan=planned, name=f"{run.name}{digest}")
 
 
 def _name_of_work(plan: StagePlan) -> str:
@@ -409,13 +388,8 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
     runtime.check_versions()
     folder, _, digest = name.partition("/")
     work = work_of(runtime.workdir, stage) / folder
-    found: Any = msgspec.json.decode(work.read(f"plan-{digest}.json"), type=_Recorded)
-    readers = {
-        dataset: DatasetReader(runtime.workdir, manifest)
-        for dataset, manifest in found.inputs.items()
-    }
-    known = {field: getattr(found, field) for field in _RECORDED}
-    return StageRun(stage, options, runtime, readers, name=name, work=work, **known)
+    plan = msgspec.json.decode(work.read(f"plan-{digest}.json"), type=Plan)
+    return StageRun(stage, options, runtime, plan, name)
 
 
 def is_published(run: StageRun) -> bool:
@@ -426,8 +400,8 @@ def is_published(run: StageRun) -> bool:
     if manifest is None or manifest.stage != run.stage.name:
         return False
     table = DatasetReader(run.workdir, manifest).table_of_files
-    if [record.key for record in table.records] != list(run.keys):
+    if [record.key for record in table.records] != run.plan.keys:
         return False
     return not lost_files(
-        run.workdir, [file for shard in run.gone for file in table.records[shard].files]
+        run.workdir, [file for shard in run.plan.gone for file in table.records[shard].files]
     )

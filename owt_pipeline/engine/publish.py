@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import socket
@@ -53,34 +52,28 @@ def publish(
     if current != version and is_published(run):
         return root.datasets[stage.output], current
     records = _records(run)
-    made = [file for shard in sorted(run.make) for file in records[shard].files]
+    made = [file for shard in sorted(run.plan.make) for file in records[shard].files]
     if lost := lost_files(run.workdir, made):
         name, problem = next(iter(lost.items()))
         raise UserError(
             f"{run.workdir.path(name)} {problem}, since the stage wrote it: run the same command "
             f"again"
         )
-    run = dataclasses.replace(
-        run,
-        properties=dict(run.properties),
-        assets=list(run.assets),
-        stats=dict(run.stats),
-        counts=None,
-        contents={},
-    )
-    run.stage.finish(run, records)
-    stats = dict(run.stats)
+    summary = run.stage.finish(run, records)
+    assets = [file for file in run.plan.assets if file.path not in summary.contents]
+    assets += summary.assets
+    stats = dict(summary.stats)
     for record in records:
         for name, count in record.stats.items():
             stats[name] = stats.get(name, 0) + count
-    counts = run.counts or sum((record.counts for record in records), Counts())
+    counts = summary.counts or sum((record.counts for record in records), Counts())
     if not counts.balanced:
         raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
     manifest, written = publish_dataset(
         run.workdir,
         records,
-        run.assets,
-        run.contents,
+        assets,
+        summary.contents,
         run=run.runtime.run,
         version=version,
         dataset=run.stage.output,
@@ -98,17 +91,17 @@ def publish(
             *sources_of(run.stage, run.root),
         ],
         stats=dict(sorted(stats.items())),
-        properties=run.properties,
+        properties=dict(run.properties if summary.properties is None else summary.properties),
     )
     entry = {
         "stage": manifest.stage,
         "digest": manifest.digest,
-        "started": round(run.started, 3),
-        "seconds": round(time.time() - run.started, 3),
+        "started": round(run.plan.started, 3),
+        "seconds": round(time.time() - run.plan.started, 3),
         "host": run.runtime.host or socket.gethostname(),
         "workers": run.runtime.workers,
         "shards": manifest.num_shards,
-        "shards_written": len(run.make),
+        "shards_written": len(run.plan.make),
         "entered": counts.entered,
         "left": counts.left,
         "bytes": manifest.total_bytes,
@@ -125,12 +118,14 @@ def _records(run: StageRun) -> list[ShardRecord]:
     if run.before is not None:
         table = DatasetReader(run.workdir, run.before).table_of_files
         before = {
-            record.shard: record for record in table.records if record.key == run.keys[record.shard]
+            record.shard: record
+            for record in table.records
+            if record.key == run.plan.keys[record.shard]
         }
 
     def find(shard: int) -> ShardRecord:
         was = before.get(shard)
-        if was is not None and shard not in run.make:
+        if was is not None and shard not in run.plan.make:
             return was
         place = run.place(SHARDS, shard)
         record, _ = place.find()

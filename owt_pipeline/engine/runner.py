@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine.lifecycle import end_run
 from owt_pipeline.engine.outcome import take_kept_outcome, take_outcome
 from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.publish import append_to_log, read_log
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.workers import close_shared_pool, importing, start_server
-from owt_pipeline.errors import JobRuns, UsageError, UserError
+from owt_pipeline.errors import JobRuns, LostRun, UsageError, UserError
 from owt_pipeline.ledger.root import published_by_another, read_root, require_manifest
-from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.buckets import in_thread
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import InUse, hold, renew
-from schemas.datasets import LEDGER
 from schemas.manifest import Manifest, Root
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def run_stages(
     if runs_on_cluster(runtime.beam_flags):
         cluster = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
         if submission.submits_later(cluster):
-            _run_on_cluster(stages, replace(runtime, unattended=True), None, cluster)
+            _run_on_cluster(stages, runtime, None, cluster)
             return []
     detached = cluster is not None and submission.is_detached(cluster)
     with _holding(runtime, cluster, detached=detached) as since:
@@ -88,15 +87,14 @@ def run_stages(
         for result in results:
             result.log()
         if first is not None and cluster is not None and detached:
-            _run_on_cluster(stages[first:], replace(runtime, unattended=True), version, cluster)
+            _run_on_cluster(stages[first:], runtime, version, cluster)
             raise JobRuns(
                 f"the job works on {runtime.workdir}; run the same command again for its outcome"
             )
         if first is not None:
             results += _run_graph(stages[first:], runtime, version, cluster)
-        sweep(runtime.workdir, runtime.run, since)
-        runtime.workdir.remove_dead_spools()
-        runtime.workdir.tidy(LEDGER)
+        else:
+            end_run(runtime, since)
     return results
 
 
@@ -175,13 +173,11 @@ def _run_graph(
     except Exception as error:
         is_own = isinstance(error, UserError) or cluster is None
         failed = error if is_own else submission.failure(error)
+    if failed is None and cluster is not None:
+        failed = _how_it_was_lost(stages, runtime)
     if failed is not None:
-        outcome = take_kept_outcome(runtime.run) or take_outcome(runtime.workdir)
+        outcome = take_kept_outcome(runtime.run) or take_outcome(runtime.workdir, runtime.run)
         raise outcome.error() if outcome is not None else failed
-    if cluster is not None:  # otherwise LostRun was raised
-        renew(runtime.workdir, runtime.run, look=True)
-        if read_root(runtime.workdir)[0].run != runtime.run:
-            raise published_by_another(runtime.workdir)
     seconds = {
         entry["stage"]: entry["seconds"]
         for entry in read_log(runtime.workdir)
@@ -198,6 +194,18 @@ def _run_graph(
             result.log()
         results.append(result)
     return results
+
+
+def _how_it_was_lost(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> LostRun | None:
+    """Return how the run of a job that has ended by itself was lost; None if it is finished."""
+    workdir = runtime.workdir
+    if all(plan.finished for plan in look(stages, workdir, read_root(workdir)[0])):
+        return None
+    try:
+        renew(workdir, runtime.run, look=True)
+    except LostRun as error:
+        return error
+    return published_by_another(workdir)
 
 
 def _run_locally(
@@ -265,7 +273,7 @@ def _run_on_cluster(
     if submission.submits_later(options):
         return
     logger.info("job %s on %s", submission.job_of(result), runner)
-    if runtime.unattended:
+    if submission.is_detached(options):
         return
     result.wait_until_finish()
     _log_metrics(stages, runtime.workdir, result)

@@ -9,12 +9,15 @@ publish them (`publish.py`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from owt_pipeline.ledger.commit import Place, ShardWriter
@@ -62,6 +65,9 @@ class Stage:
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
       libraries: distributions whose version shapes the bytes, for the records.
+      can_patch: whether a shard can be made from the published one alone, without the inputs,
+        if they differ by `of_shard` only (export, for takedowns).
+      flags: the flag that names sources of each kind, for a stage without inputs.
       steps: its work.
       example: a command line for `--help`.
     """
@@ -75,6 +81,8 @@ class Stage:
     options: type
     version: int
     libraries: tuple[str, ...] = ()
+    can_patch: bool = False
+    flags: Mapping[str, str] = MappingProxyType({})
     steps: tuple[Step, ...]
     example: str = ""
 
@@ -117,28 +125,61 @@ class Stage:
         takedowns."""
         return None
 
-    def without_inputs(self, before: ShardRecord, made_from: str) -> bool:
-        """Whether a shard can be made from its output `before` alone, because only takedowns
-        were added."""
-        return False
-
     def preload(self, options: Any) -> Sequence[str]:
         """What the process that workers are forked from loads once for all of them: modules to
         import, and `module:function`s to call, which cache what they load."""
         return ()
 
-    def set_up(self, run: StageRun) -> None:
-        """Called before the parts: sets `run.properties`, writes assets, raises UserError for
-        impossible options."""
+    def set_up(self, run: StageRun) -> Summary:
+        """Return what is known before the parts are made, which read it in `run.properties`.
 
-    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
-        """Called with the records of all shards before they are published: sets `run.counts`,
-        adds to `run.stats`, `run.properties` and the assets. The same records lead to the same
-        results."""
+        The names of its assets depend on their content (`content_name`), since a late attempt
+        writes them too. Raises UserError for impossible options.
+        """
+        return Summary()
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
+        """Return what the records of all shards add, before they are published.
+
+        The same records lead to the same summary.
+        """
+        return Summary()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a stage adds to the manifest of its output, apart from its shards.
+
+    Attributes:
+      counts: the stage's ledger, if it is not the sum over its shards (dedupe's decisions).
+      stats: counts of the stage, added to those of its shards.
+      properties: properties for the manifest. None from `finish` keeps those of `set_up`.
+      contents: contents of files of the complete dataset, by path (`StageRun.asset_path`).
+    """
+
+    counts: Counts | None = None
+    stats: Mapping[str, int] = field(default_factory=dict)
+    properties: Mapping[str, Any] | None = None
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def assets(self) -> list[ShardFile]:
+        """The files of `contents`."""
+        return [
+            ShardFile(path, "asset", -1, 0, len(content), hashlib.sha256(content).hexdigest())
+            for path, content in self.contents.items()
+        ]
+
+
+def content_name(name: str, content: bytes) -> str:
+    """Return the name of a file with eight digits of the digest of its content before its
+    suffix."""
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}-{hashlib.sha256(content).hexdigest()[:8]}{dot}{suffix}"
 
 
 def _shards(run: StageRun) -> Iterable[int]:
-    return sorted(run.make)
+    return sorted(run.plan.make)
 
 
 def _unknown(_: StageRun) -> None:
@@ -184,51 +225,81 @@ class Step:
     together: int | Callable[[StageRun], int] = 0
 
 
-@dataclass
-class StageRun:
-    """A stage at work: the first argument of its functions, in whichever process they run.
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage at work makes: the content of `ledger/STAGE/work/WORK/plan-DIGEST.json`, from
+    which every process that makes its parts or publishes it opens the same `StageRun`.
 
     Attributes:
-      inputs: a reader for each dataset of `stage.inputs`, and for each of `stage.optional_inputs`
-        that exists.
-      root: the run's generations, rounds and takedowns when it was planned; its datasets are left
-        out.
+      root: the run's generations, rounds and takedowns when it was planned; of its datasets,
+        those that the stage reads, and its output if it was published with a readable list.
       keys: the key of each shard of the output.
       made_from: the same without what changes from outside (`ShardRecord.made_from`).
       make: the shards to be made.
       gone: those of them that were made, and whose files are gone.
       settled: number of shards of the first generations, which are published with these keys.
-      before: the output's manifest when it was planned; None if there was none.
-      name: name of the plan, from which `open_run` opens the same run in another process.
-      work: the folder of what intermediate steps write.
-      properties: properties for the manifest, set by `set_up` or `finish`.
-      assets: files of the complete dataset.
       started: when the stage began, in seconds since 1970.
-      counts: set by `finish` if the stage's ledger is not the sum over its shards (dedupe's
-        decisions).
-      stats: counts of the stage apart from those of its shards.
-      contents: contents of the assets that are yet to be written, by path.
+      properties: properties for the manifest, from `Stage.set_up`.
+      assets: files of the complete dataset, from `Stage.set_up`.
+    """
+
+    root: Root
+    keys: list[str]
+    made_from: list[str]
+    make: frozenset[int]
+    gone: frozenset[int]
+    settled: int
+    started: float
+    properties: dict[str, Any] = {}
+    assets: list[ShardFile] = []
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """A stage at work: the first argument of its functions, in whichever process they run.
+
+    Attributes:
+      stage: the stage.
+      options: its options.
+      runtime: how and where it runs.
+      plan: what it makes.
+      name: name of the plan: the folder of its work, a slash, and the digest of its file. From it,
+        `open_run` opens the same run in another process.
     """
 
     stage: Stage
     options: Any
     runtime: Runtime
-    inputs: Mapping[str, DatasetReader]
-    root: Root
-    keys: Sequence[str]
-    made_from: Sequence[str]
-    make: frozenset[int]
-    gone: frozenset[int]
-    settled: int
-    before: Manifest | None
+    plan: Plan
     name: str
-    work: Storage
-    properties: dict[str, Any] = field(default_factory=dict)
-    assets: list[ShardFile] = field(default_factory=list)
-    started: float = 0.0
-    counts: Counts | None = None
-    stats: dict[str, int] = field(default_factory=dict)
-    contents: dict[str, bytes] = field(default_factory=dict)
+
+    @functools.cached_property
+    def inputs(self) -> dict[str, DatasetReader]:
+        """A reader for each dataset of `stage.inputs`, and for each of `stage.optional_inputs`
+        that exists."""
+        datasets = self.root.datasets
+        names = (*self.stage.inputs, *self.stage.optional_inputs)
+        return {
+            name: DatasetReader(self.workdir, datasets[name]) for name in names if name in datasets
+        }
+
+    @property
+    def root(self) -> Root:
+        return self.plan.root
+
+    @property
+    def before(self) -> Manifest | None:
+        """The output's manifest when it was planned; None if there was none."""
+        return self.root.datasets.get(self.stage.output)
+
+    @property
+    def work(self) -> Storage:
+        """The folder of what intermediate steps write."""
+        return work_of(self.workdir, self.stage) / self.name.partition("/")[0]
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Properties for the manifest, from `Stage.set_up`."""
+        return self.plan.properties
 
     @property
     def workdir(self) -> Storage:
@@ -237,7 +308,7 @@ class StageRun:
     @property
     def num_shards(self) -> int:
         """Shards of the output."""
-        return len(self.keys)
+        return len(self.plan.keys)
 
     def generation_of(self, shard: int) -> Generation:
         """The generation of a shard."""
@@ -249,7 +320,11 @@ class StageRun:
             return Place(self.work / step / "records", key)
         versions = versions_of(self.stage.libraries)
         return Place(
-            records_of(self.workdir, self.stage), key, self.keys[key], self.made_from[key], versions
+            records_of(self.workdir, self.stage),
+            key,
+            self.plan.keys[key],
+            self.plan.made_from[key],
+            versions,
         )
 
     def records_of_step(self, step: str) -> list[ShardRecord]:
@@ -258,27 +333,14 @@ class StageRun:
         found = (ShardRecord.from_json(records.read(name), name) for name in records.names())
         return sorted(found, key=lambda record: record.shard)
 
-    def write_asset(self, name: str, content: bytes, *, named_by_content: bool = False) -> str:
-        """Write a file of the complete dataset, such as a tokenizer's; returns its path in the
-        run's folder.
+    def asset_path(self, name: str) -> str:
+        """Return the path of a file of the complete dataset, such as a tokenizer's.
 
-        It is placed in the ledger, so that the dataset's own folder holds only rows; the report's
-        page is in report/. A file whose name does not depend on its content is written when the
-        output is published.
+        It is in the ledger, so that the dataset's own folder holds only rows. The report's page is
+        in report/.
         """
-        digest = hashlib.sha256(content).hexdigest()
-        if named_by_content:
-            stem, dot, suffix = name.rpartition(".")
-            name = f"{stem}-{digest[:8]}{dot}{suffix}"
         output = self.stage.output
-        path = f"{ledger_of(output) if output in DATASETS else output}/{name}"
-        if named_by_content:
-            self.workdir.write(path, content)
-        else:
-            self.contents[path] = content
-        self.assets = [file for file in self.assets if file.path != path]
-        self.assets.append(ShardFile(path, "asset", -1, 0, len(content), digest))
-        return path
+        return f"{ledger_of(output) if output in DATASETS else output}/{name}"
 
     def map_batches(
         self,
@@ -305,24 +367,24 @@ class Runtime:
       workers: processes of the local pool; on a cluster, each process makes one part at a time.
       beam_flags: Beam's flags; none for the local runner.
       run: id of the process or job that works on the run's folder.
-      unattended: whether no process waits for the job: it takes and releases the lock, and fails
-        for a user's mistake.
       on_cluster: whether the runner places the parts, rather than the pool of this process.
       host: where the run takes place, for the run's log: a runner's name; empty for this machine.
       versions: on a cluster, the versions of everything that shapes bytes, in the process that
         started the run.
       add: whether new sources become a generation, rather than an error.
+      is_complete: whether the run has all stages, so that its end removes what interrupted runs by
+        other options have finished.
     """
 
     workdir: Storage
     workers: int = 1
     beam_flags: tuple[str, ...] = ()
     run: str = ""
-    unattended: bool = False
     on_cluster: bool = False
     host: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     add: bool = False
+    is_complete: bool = False
 
     @property
     def lock(self) -> bool:

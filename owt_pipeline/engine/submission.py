@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline.engine.worker_packages import package_options
 from owt_pipeline.errors import UsageError, UserError, without_traceback
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import did_you_mean
@@ -59,6 +60,7 @@ def options_for(
         defaults["environment_cache_millis"] = (
             given["environment_cache_millis"] or CACHE_MILLISECONDS
         )
+    defaults |= package_options(given)
     options = PipelineOptions(list(flags), **defaults)
     if _is_dataflow(given):
         _check_dataflow(options, given, workdir, stages)

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -136,24 +136,34 @@ class _Gpt2(Encoding):
         return [self._encode_one(text) for text in texts]
 
     def _encode_one(self, text: str) -> np.ndarray:
+        encode = tiktoken_encoding().encode_to_numpy
         try:
-            return tiktoken_encoding().encode_to_numpy(text, disallowed_special=())
+            return encode(text, disallowed_special=())
         except UnicodeEncodeError:
             return self._encode_one(_without_surrogates(text))
-        except (
-            ValueError
-        ):  # tiktoken's regular expression fails at hundreds of thousands of spaces in a row
-            return np.array(
-                self._without_that_limit.encode(text, add_special_tokens=False).ids, np.uint32
-            )
+        except ValueError:
+            # tiktoken's regular expression fails at hundreds of thousands of spaces in a row.
+            pieces = split_at_blanks(text)
+            return np.concatenate([encode(piece, disallowed_special=()) for piece in pieces])
 
-    @functools.cached_property
-    def _without_that_limit(self) -> Any:
-        from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
-        tokenizer.encode_special_tokens = True
-        return tokenizer
+# White space by Unicode, as tiktoken matches it. Python's \s also matches U+001C to U+001F.
+_BLANK = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+_LONG_BLANKS = re.compile(_BLANK + "{1000,}")
+
+
+def split_at_blanks(text: str) -> list[str]:
+    """Return the pieces of a text, cut at long runs of blanks; their tokens are those of the text.
+
+    GPT-2's pattern takes the blanks of a run as one word, without the last blank if text follows.
+    At the end of a text it matches them without backtracking, so no run is too long there.
+    """
+    pieces, start = [], 0
+    for run in _LONG_BLANKS.finditer(text):
+        end = run.end() if run.end() == len(text) else run.end() - 1
+        pieces += [text[start : run.start()], text[run.start() : end]]
+        start = end
+    return [piece for piece in [*pieces, text[start:]] if piece]
 
 
 class _FromFile(Encoding):

@@ -8,10 +8,11 @@ import functools
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.errors import UserError, command
@@ -20,6 +21,14 @@ from owt_pipeline.storage.folder import Storage
 from schemas import REJECTS, Reason
 from schemas.datasets import LEDGER
 from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile, ShardRecord
+
+
+class LocatedRow(NamedTuple):
+    """A row of a dataset, the file that it is in, and its number there, from 0."""
+
+    file: ShardFile
+    number: int
+    row: dict[str, Any]
 
 
 class DatasetReader:
@@ -118,6 +127,35 @@ class DatasetReader:
             [np.zeros(0, np.uint64), *(batch["url_id"].to_numpy() for batch in batches)]
         )
 
+    def rows_by_id(
+        self,
+        shard: int,
+        ids: Iterable[int],
+        *,
+        kind: str = "data",
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[LocatedRow]:
+        """Yield the rows of a shard that have one of the ids, in the order of the files.
+
+        A row has `columns`, by default all. Of a row group without such a row, only ids are read.
+        Raises UserError for a damaged file.
+        """
+        wanted_ids = pa.array(sorted(ids), pa.uint64())
+        for file in self.files(kind, shard):
+            if not file.rows:
+                continue
+            with reading(self.workdir, file.path), self.workdir.open(file.path) as source:
+                row_groups = _row_groups_of(source, file.path)
+                start = 0
+                for index in range(len(row_groups)):
+                    own_ids = row_groups.read(index, ["url_id"])["url_id"]
+                    numbers = np.flatnonzero(pc.is_in(own_ids, wanted_ids))
+                    if len(numbers):
+                        rows = row_groups.read(index, columns).take(pa.array(numbers))
+                        for number, row in zip(numbers.tolist(), rows.to_pylist(), strict=True):
+                            yield LocatedRow(file, start + number, row)
+                    start += len(own_ids)
+
     def table(
         self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None
     ) -> pa.Table:
@@ -180,6 +218,45 @@ def arrow_batches(
         batch = batch.select(columns) if columns else batch
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
+
+
+class _ParquetRowGroups:
+    """The row groups of a Parquet file."""
+
+    def __init__(self, source: pa.NativeFile):
+        self._file = pq.ParquetFile(source)
+
+    def __len__(self) -> int:
+        return int(self._file.num_row_groups)
+
+    def read(self, index: int, columns: Sequence[str] | None) -> pa.Table:
+        """Return a row group with `columns` in that order; None means all."""
+        names = list(columns or self._file.schema_arrow.names)
+        return self._file.read_row_group(index, columns=names).select(names)
+
+
+class _ArrowRowGroups:
+    """The record batches of an Arrow IPC file."""
+
+    def __init__(self, source: pa.NativeFile):
+        self._source = source
+        self._file = pa.ipc.open_file(source)
+
+    def __len__(self) -> int:
+        return int(self._file.num_record_batches)
+
+    def read(self, index: int, columns: Sequence[str] | None) -> pa.Table:
+        """Return a record batch with `columns` in that order; None means all."""
+        names = list(columns or self._file.schema.names)
+        fields = [self._file.schema.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        batch = pa.ipc.open_file(self._source, options=options).get_batch(index)
+        return pa.Table.from_batches([batch]).select(names)
+
+
+def _row_groups_of(source: pa.NativeFile, path: str) -> _ParquetRowGroups | _ArrowRowGroups:
+    """Return the row groups of an opened file, whose format the path's extension names."""
+    return _ArrowRowGroups(source) if path.endswith(".arrow") else _ParquetRowGroups(source)
 
 
 @contextlib.contextmanager

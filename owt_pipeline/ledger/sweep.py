@@ -7,7 +7,10 @@ nor a remaining record names and that are older than the run, since a run that t
 written others by now.
 
 What an interrupted stage has finished stays for its continuation: the records of its plan's keys
-and its intermediate steps, until a run has made the same shards and published them.
+and its intermediate steps. It stays until a run has made the same shards and published them, or
+until a run of all stages ends, by whatever options: then every dataset is finished, what an
+interrupted run by other options has made is not going to be published, and whoever reads a
+dataset's folder must find each shard once. A takedown and a run `--until` a stage leave it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -64,9 +67,15 @@ class _StageWork:
     resumable: set[tuple[int, str]] = field(default_factory=set)
 
 
-def sweep(workdir: Storage, run: str, since: float) -> None:
-    """Remove what no finished dataset needs; `since` is when the run `run` began, by the clock
-    of the storage."""
+def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False) -> None:
+    """Remove what no finished dataset needs.
+
+    Args:
+      run: id of the run that has ended.
+      since: when it began, by the clock of the storage.
+      is_complete: whether it has run all stages, so that nothing is left to be continued. What
+        is newer than the run stays nevertheless: a run that took over may have made it.
+    """
     root, version = read_root(workdir)
     if version is None:
         return
@@ -81,8 +90,10 @@ def sweep(workdir: Storage, run: str, since: float) -> None:
         keys[manifest.stage] = [record.key for record in table.records]
         named.add(manifest.files.path)
         named.update(file.path for file in table.files)
-    names = [entry.name for entry in _own(workdir)]
-    work_by_stage = _read_plans(workdir, names, keys)
+    listed = list(_own(workdir))
+    names = [entry.name for entry in listed]
+    abandoned = {entry.name for entry in listed if is_complete and entry.modified < since}
+    work_by_stage = _read_plans(workdir, names, keys, abandoned)
     stale, unfinished = _unpublished_records(names, keys, work_by_stage)
     workdir.delete(*stale)
     # Records of published keys name published files.
@@ -121,16 +132,22 @@ def sweep(workdir: Storage, run: str, since: float) -> None:
 
 
 def _read_plans(
-    workdir: Storage, names: Sequence[str], keys: Mapping[str, list[str]]
+    workdir: Storage,
+    names: Sequence[str],
+    keys: Mapping[str, list[str]],
+    abandoned: Collection[str],
 ) -> dict[str, _StageWork]:
-    """Return the work of each published stage, from the plans that are still there."""
+    """Return the work of each published stage, from the plans that are still there.
+
+    Plans that are `abandoned` are not going to be continued.
+    """
     plans_by_folder: dict[tuple[str, str], list[_Plan]] = {}
     for name in names:
         match = _WORK.fullmatch(name)
         if match is None or match["stage"] not in keys:
             continue
         plans = plans_by_folder.setdefault((match["stage"], match["work"]), [])
-        if _PLAN.fullmatch(name):
+        if _PLAN.fullmatch(name) and name not in abandoned:
             with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
                 plans.append(msgspec.json.decode(workdir.read(name), type=_Plan))
     work_by_stage = {stage: _StageWork() for stage in keys}

@@ -86,9 +86,12 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
     With `as_object`, and always in a bucket, it is the object, which the job's workers renew
     (`renew`). Raises InUse, which names the holder, if another run is at work.
     """
+    is_object = as_object or not workdir.is_local
+    if is_object and (since := _held_since(workdir, run)) is not None:
+        return since  # perhaps by another process of the job, which alone can lock the file
     since = _flock(workdir, run) if workdir.is_local else 0.0
     try:
-        if workdir.is_local and not as_object:
+        if not is_object:
             _wait_for_end(workdir)
             return since
         me = msgspec.json.encode(_me(run, alone=not as_object))
@@ -104,7 +107,20 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
     except BaseException:
         _unlock(workdir, run)
         raise
-    return next((entry.modified for entry in workdir.walk(OBJECT) if entry.name == OBJECT), 0.0)
+    return _held_since(workdir, run) or 0.0
+
+
+def is_held(workdir: Storage, run: str) -> bool:
+    """Return whether the object is a run's."""
+    return _held_since(workdir, run) is not None
+
+
+def _held_since(workdir: Storage, run: str) -> float | None:
+    """Return when the object of a run was written last; None if it is not this run's."""
+    holder, _ = _read(workdir)
+    if holder is None or holder.run != run:
+        return None
+    return next((entry.modified for entry in workdir.walk(OBJECT) if entry.name == OBJECT), None)
 
 
 def release(workdir: Storage, run: str) -> None:
@@ -117,15 +133,17 @@ def release(workdir: Storage, run: str) -> None:
             workdir.delete(OBJECT)
 
 
-_flocked: dict[
-    tuple[str, str], BinaryIO
-] = {}  # the files that this process has locked, by folder and run
+_flocked: dict[tuple[str, str], BinaryIO] = {}
+"""The files that this process has locked, by absolute path and run.
+
+A path relative to the current folder becomes absolute when Beam pickles it, and is the same file.
+"""
 
 
 def _flock(workdir: Storage, run: str) -> float:
     """Lock the file, which is never removed, as another process may have opened it; returns
     since when it is locked."""
-    if (file := _flocked.get((workdir.uri, run))) is None:
+    if (file := _flocked.get(_place(workdir, run))) is None:
         os.makedirs(workdir.uri, exist_ok=True)
         # Closed by `release`. With a buffer, a full disk would be reported a second time then.
         file = open(workdir.path(FILE), "a+b", buffering=0)  # noqa: SIM115
@@ -141,12 +159,20 @@ def _flock(workdir: Storage, run: str) -> float:
         except OSError:
             file.close()
             raise
-        _flocked[workdir.uri, run] = file
+        _flocked[_place(workdir, run)] = file
     return os.fstat(file.fileno()).st_mtime
 
 
+def _place(workdir: Storage, run: str) -> tuple[str, str]:
+    """Return the key of a run's locks in this process.
+
+    A transform's copy of the folder has an absolute path, where `owt run` may have a relative one.
+    """
+    return os.path.abspath(workdir.uri) if workdir.is_local else workdir.uri, run
+
+
 def _unlock(workdir: Storage, run: str) -> None:
-    if (file := _flocked.pop((workdir.uri, run), None)) is not None:
+    if (file := _flocked.pop(_place(workdir, run), None)) is not None:
         file.truncate(0)
         file.close()
 

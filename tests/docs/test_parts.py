@@ -88,6 +88,16 @@ def test_datasets_polars_and_pandas(folder: Path) -> None:
     )
 
 
+def test_beam(folder: Path) -> None:
+    pages = [json.loads(line) for line in (folder / "pages.jsonl").read_text().splitlines()]
+    extracted = [owt.extract(page["html"], page["url"]) for page in pages]
+    texts = [page.text for page in extracted if page]
+    kept = [text for text in texts if owt.clean(text, min_tokens=50).reason is None]
+    counted = "[open(name).read().count(chr(10)) for name in ('texts.jsonl', 'rejects.txt')]"
+    assert len(kept) > 0
+    assert run(folder, "Beam", counted) == str([len(kept), len(pages) - len(kept)])
+
+
 @pytest.fixture(scope="module")
 def parts() -> dict[str, str]:
     """The Python that has the frameworks, and what the library needs; not Beam."""

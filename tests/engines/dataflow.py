@@ -200,6 +200,8 @@ class Job:
         requirements = (
             [staged / name for name in extra.read_text().split()] if extra.exists() else []
         )
+        if (staged / "requirements.txt").exists():
+            requirements = (staged / "requirements.txt").read_text().split() + requirements
         if named and not requirements:
             return Path(named["python"])
         return install(self.folder / "environment", requirements)

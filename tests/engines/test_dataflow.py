@@ -36,6 +36,7 @@ def test_one_job_writes_the_files_of_a_run_on_this_machine_and_a_finished_run_se
     assert staged == {
         cloud.wheel.name,
         "extra_packages.txt",
+        "requirements.txt",
         "submission_environment_dependencies.txt",
     }
     code, printed = sent.run("again", workdir)

@@ -8,9 +8,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from owt_pipeline.engine import parts, plan, runner
+from owt_pipeline.engine import lifecycle, parts, plan, runner
 from owt_pipeline.formats import forgotten_texts, takedowns
 from owt_pipeline.ledger import dataset, root
+from owt_pipeline.storage import lock
 from owt_pipeline.storage.disk import Disk
 
 
@@ -38,6 +39,7 @@ def without_runner() -> Iterator[None]:
             # The later stages may read files that are gone.
             parts.plan_stage = functools.partial(plan_stage, later=stages[number + 1 :])
             parts.make_here(stage, options, runtime)
+        lifecycle.end_run(runtime, lock.take(runtime.workdir, runtime.run))
 
     runner._run_locally = run_here
     try:

@@ -63,14 +63,36 @@ def _record(post: str) -> bytes:
         f"<html lang=en><head><title>Story {source}</title></head><body><article>"
         f"<h1>Story of {source}</h1>{text}</article></body></html>"
     ).encode()
+    return _record_of(post, page)
+
+
+def _record_of(post: str, page: bytes) -> bytes:
+    """A record of the WARC file: the response to the URL of a post."""
     http = (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"
         b"Content-Length: %d\r\n\r\n" % len(page)
     ) + page
     head = (
         f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url_of(post)}\r\n"
-        f"WARC-Record-ID: <urn:uuid:00000000-0000-4000-8000-0000000000{post}>\r\n"
+        f"WARC-Record-ID: <urn:uuid:00000000-0000-4000-8000-{post:0>12}>\r\n"
         "WARC-Date: 2024-01-01T00:00:00Z\r\nContent-Type: application/http; msgtype=response\r\n"
         f"Content-Length: {len(http)}\r\n\r\n"
     )
     return gzip.compress(head.encode() + http + b"\r\n\r\n")
+
+
+REJECTED = {"collect": "low", "fetch": "gone", "extract": "bare"}
+"""For each stage that reads the web, a post that it rejects, of `write_inputs_with_rejects`."""
+
+
+def write_inputs_with_rejects(folder: Path) -> None:
+    """Write `write_inputs`, with posts that collect, fetch and extract reject in dump A."""
+    write_inputs(folder)
+    posts = [_submission(f"A{number}", number) for number in range(4)]
+    posts += [_submission(post, 10) for post in REJECTED.values()]
+    posts[-3]["score"] = 0
+    with gzip.open(folder / "RS_A.gz", "wt") as dump:
+        dump.writelines(json.dumps(post) + "\n" for post in posts)
+    bare = _record_of("bare", b"<html><head><title>x</title></head><body></body></html>")
+    with (folder / "pages.warc.gz").open("ab") as archive:
+        archive.write(bare)

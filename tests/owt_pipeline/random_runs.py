@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +326,8 @@ class Program:
         if self.lists:
             self._owt("forget", self.run, self.run.parent / "list.txt", "--workers", 1)
         self._owt("verify", self.run, "--repair", codes=(0, 1))
-        self._owt(*self._complete_run())
+        # With the report, so that it sweeps what interrupted commands have finished.
+        self._owt(*self._complete_run()[: -len(_LAST)])
         said = self._owt("verify", self.run)
         assert "no problems found" in said, said
 
@@ -335,10 +336,11 @@ class Program:
         assert sorted(order) == sorted(self.begun), (order, self.begun)
         fresh = finished_run(self.inputs, order, tuple(dict.fromkeys(self.lists)))
         for name in ("corpus", "tokens"):
-            # A folder may also have what an interrupted stage has finished.
+            in_folder = sorted(str(path.relative_to(self.run)) for path in _parts(self.run, name))
             ours, theirs = _published(self.run, name), _published(fresh, name)
             assert list(ours) == list(theirs), f"{name}: {list(ours)}, {list(theirs)}"
             assert ours == theirs, name
+            assert in_folder == sorted(ours), f"{name}/ has {in_folder}"
         urls = {row["url_id"]: row["url"] for row in _rows(fresh, ["urls", "ledger/urls/rejects"])}
         ids = {row["url_id"] for row in _rows(self.run, ["corpus", "tokens/train", "tokens/val"])}
         left = [urls[key] for key in ids if any(line in urls[key] for line in self.lists)]
@@ -353,6 +355,11 @@ def _is_spared(parts: tuple[str, ...]) -> bool:
 def _errors(said: str) -> list[str]:
     lines = [line for line in said.splitlines() if "error" in line or line.startswith("  ")]
     return [line[:300] for line in lines[:4]]
+
+
+def _parts(run: Path, dataset: str) -> Iterator[Path]:
+    """Yield all files of rows in the folder of a dataset, published or not."""
+    return (run / dataset).rglob("part-*")
 
 
 def _published(run: Path, dataset: str) -> dict[str, list[dict[str, Any]]]:

@@ -11,16 +11,20 @@ import random
 import re
 import shlex
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import COPY
+from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage import disk
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, root_of, rows_of
 
@@ -115,7 +119,7 @@ def stop(*_: object) -> None:
 
 
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
-@pytest.mark.parametrize("command", ["forget", "run --until clean", "run", "verify --repair"])
+@pytest.mark.parametrize("command", ["forget", "run --until clean", "verify --repair"])
 def test_what_a_killed_stage_has_finished_is_not_swept_by_another_command(
     run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +142,48 @@ def test_what_a_killed_stage_has_finished_is_not_swept_by_another_command(
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list((run / "ledger" / stage).glob("work/*/*"))
     assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
+@pytest.mark.parametrize("has_takedown", [False, True])
+def test_a_complete_run_sweeps_what_a_killed_stage_has_finished(
+    run: Path,
+    finished_run: Path,
+    stage: str,
+    has_takedown: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever reads the folder of a dataset then finds each shard once."""
+    finished = interrupt(monkeypatch, run, stage)
+    if has_takedown:
+        (tmp_path / "list.txt").write_text(f"{min(corpus_urls(run))}\n")
+        ask_owt("forget", run, tmp_path / "list.txt")
+    ask_owt("run", run)
+    assert not any(path.exists() for path in finished)
+    for dataset in ("documents", "clean", "duplicates", "corpus"):
+        assert len(list((run / dataset).glob("part-*"))) == 2
+    ids = [
+        row["url_id"]
+        for path in (run / "tokens").glob("*/part-*")
+        for row in pyarrow.ipc.open_file(path).read_all().to_pylist()
+    ]
+    assert len(ids) == len(set(ids)) == len(corpus_urls(run))
+    assert not list((run / "ledger" / stage).glob("work/*/*"))
+    if not has_takedown:
+        assert differing(run, finished_run) == []
+    assert "no problems found" in ask_owt("verify", run)
+
+
+def test_a_complete_run_leaves_what_a_run_that_took_over_has_made(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = os.stat(run / ROOT).st_mtime
+    finished = interrupt(monkeypatch, run, "export")
+    sweep(Storage(str(run)), "late", since, is_complete=True)
+    assert all(path.exists() for path in finished)
+    sweep(Storage(str(run)), "late", time.time() + 1, is_complete=True)
+    assert not any(path.exists() for path in finished)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])

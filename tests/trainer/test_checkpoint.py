@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import shlex
 import shutil
 import threading
 from collections.abc import Callable
@@ -17,15 +18,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas import SettingsError
-from tests.trainer.conftest import Capture, records_of
+from tests.trainer.conftest import Capture, WriteTokens, records_of
 from trainer import checkpoint
-from trainer.checkpoint import CheckpointError
+from trainer.checkpoint import CheckpointError, resolve
 from trainer.config import TrainConfig
 from trainer.model import ModelConfig
-from trainer.pretrained import load_pretrained, resolve
+from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
-from trainer.tools import export
-from trainer.train import Diverged, train
+from trainer.tools import documents, export
+from trainer.training import Diverged, train
 
 
 def run_of(config: TrainConfig) -> Path:
@@ -178,7 +179,7 @@ def test_the_last_step_is_saved_before_its_validation(
     def out_of_memory(*arguments: object) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("trainer.train.validation_loss", out_of_memory)
+    monkeypatch.setattr("trainer.training.validation_loss", out_of_memory)
     with pytest.raises(MemoryError, match="micro_batch"):
         train(dataclasses.replace(config, max_steps=3, save_every=0))
     assert steps(config) == [3]
@@ -189,7 +190,7 @@ def test_the_last_step_is_saved_before_its_validation(
 def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.train.StopSignals.received", "SIGTERM")
+    monkeypatch.setattr("trainer.training.StopSignals.received", "SIGTERM")
     train(dataclasses.replace(config, val_every=1))
     assert steps(config) == [1]
     assert "val_loss" not in records_of(config.out)[-1]
@@ -236,7 +237,7 @@ def test_a_newest_checkpoint_that_is_gone_or_damaged_is_reported_and_not_exporte
     )
     shutil.rmtree(newest)
     assert export.main([config.out, str(tmp_path / "exported")]) == 1
-    gone = f"{newest}, the newest checkpoint that was saved, is gone"
+    gone = f"{newest}, the newest checkpoint that was saved, is missing"
     assert f"{gone}; restore it, or name another one by --step" in capsys.readouterr().err
     assert export.main([config.out, str(tmp_path / "exported"), "--step", "3"]) == 1
     assert f"{config.out} has no checkpoint of step 3; it has 4, 6" in capsys.readouterr().err
@@ -259,7 +260,7 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainCo
         shutil.rmtree(gone)
         if not checkpoint.checkpoints(Path(config.out)):
             with pytest.raises(
-                CheckpointError, match=r"step-00000004, .* is gone; restore .* or move .* aside"
+                CheckpointError, match=r"step-00000004, .* is missing; restore .* or move .* aside"
             ):
                 train(config)
             assert (Path(config.out) / "metrics.jsonl").read_text() == lines
@@ -353,6 +354,27 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkp
             )
         )
     assert steps(config) == [2, 4]
+
+
+@pytest.mark.parametrize("name", ["a run", "it's", "run;date", "$HOME", "(run)", "-run"])
+def test_commands_in_messages_name_any_folder(
+    name: str, config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens
+) -> None:
+    """A shell that gets the message's command passes on the folder's name as it is."""
+    config = dataclasses.replace(config, out=str(tmp_path / name), max_steps=2)
+    train(config)
+    with pytest.raises(Diverged) as diverged:
+        train(dataclasses.replace(config, max_steps=50, learning_rate=1e30, clip=0.0))
+    command = str(diverged.value).split("Look at the step's documents (")[1]
+    command = command[: command.rindex("), try a lower")]
+    assert shlex.split(command)[:4] == ["python", "-m", "trainer.tools.documents", config.out]
+    step = int(shlex.split(command)[5])
+    assert list(documents.documents_of(config.out, step))
+    other = write_tokens(tmp_path / "other" / "tokens", [[1, 2, 3] * 40] * 20)
+    with pytest.raises(SettingsError) as refused:
+        train(dataclasses.replace(config, data=(str(other),)))
+    command = str(refused.value).split("is a new run with ")[1].rsplit(". Use another", 1)[0]
+    assert shlex.split(command) == ["--init_from", config.out]
 
 
 def test_a_new_run_takes_the_optimizers_state_with_the_weights(

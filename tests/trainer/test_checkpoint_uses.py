@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.trainer.conftest import Capture, generate, records_of, small_config
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Tokenizer, load_pretrained
+from trainer.pretrained import load_pretrained
+from trainer.text import Tokenizer
 from trainer.tools import evaluate, export, sample
 from trainer.tools.evaluate import (
     detokenize,
@@ -23,7 +24,7 @@ from trainer.tools.evaluate import (
     score_text,
     text_windows,
 )
-from trainer.train import train
+from trainer.training import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

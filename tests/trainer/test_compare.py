@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Tokenizer
+from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, text_windows
-from trainer.train import train
+from trainer.training import train
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 
@@ -123,8 +123,8 @@ def test_only_a_line_feed_ends_a_text_of_json_lines(between: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "line 1 is no JSON object with a text"),
-        ('{"text": "two words"}\n{"text": 5}', "line 2 is no JSON object with a text"),
+        ("{", "line 1 is not a JSON object with a text"),
+        ('{"text": "two words"}\n{"text": 5}', "line 2 is not a JSON object with a text"),
         (" \n", "is empty"),
     ],
 )
@@ -175,5 +175,5 @@ def test_one_seed_gives_no_verdict() -> None:
     found = difference(*made)
     shown = table({"text": {"a": {1: made[0][0]}, "nan": {1: made[1][0]}}}).splitlines()
     assert [line.split(" | ")[1] for line in shown[2:]] == ["a", "nan", "nan − a"]
-    assert shown[4].endswith(f" | {found.of_texts:.4f} | unknown: one seed |")
+    assert shown[4].endswith(f" | {found.error_by_texts:.4f} | unknown: one seed |")
     assert shown[4].count(" unknown ") == 2

@@ -22,7 +22,7 @@ from trainer import checkpoint
 from trainer.corpora import open_corpora
 from trainer.shards import ShardError
 from trainer.tools import evaluate
-from trainer.train import main
+from trainer.training import main
 
 CONTEXT = 16
 
@@ -171,7 +171,7 @@ def test_a_dataset_of_which_nothing_will_be_read_is_named(
 ) -> None:
     assert run("run", 2, f"{folders[0]}=3000000", f"{folders[1]}=1") == 0
     assert (
-        f"{folders[1]} has a share of 3e-07: none of this run's 16 samples is of it"
+        f"{folders[1]} has a share of 3e-07: none of this run's 16 samples is from it"
         in capsys.readouterr().out
     )
     sampler = sampler_of(open_corpora([f"{folders[0]}=3000", f"{folders[1]}=1"]), "packed", 16, 3)

@@ -87,7 +87,7 @@ def test_a_run_with_the_mask_learns_and_is_evaluated_with_it(
             device="cpu",
             **flags,
         )
-        train.train(config)
+        train(config)
         records = records_of(tmp_path / name)
         assert records[-1]["loss"] < records[0]["loss"] - 0.5
         losses[name] = records[-1]["val_loss"]

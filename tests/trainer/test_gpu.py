@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
-from tests.trainer.conftest import records_of, sampler_of
+from tests.trainer.conftest import flags_of, records_of, sampler_of
 from trainer.checkpoint import Record, Saver, load_training, training_state
 from trainer.config import TrainConfig
 from trainer.corpora import open_corpora
@@ -21,24 +21,13 @@ from trainer.model import GPT, ModelConfig
 from trainer.tools import evaluate, sample
 from trainer.tools.evaluate import EvaluateOptions
 from trainer.tools.sample import SampleOptions
-from trainer.train import train
+from trainer.training import train
 
 pytestmark = pytest.mark.gpu
 
 SHAPE = ModelConfig(vocab_size=203, context=256, n_layer=2, n_head=2, width=64)
 BLOCKS = DocumentBlocks(202, mask=True)
-SMALL = (
-    "--preset",
-    "tiny",
-    "--width",
-    64,
-    "--context",
-    128,
-    "--batch_tokens",
-    1024,
-    "--micro_batch",
-    3,
-)
+SMALL = flags_of(preset="tiny", width=64, context=128, batch_tokens=1024, micro_batch=3)
 
 
 @pytest.fixture

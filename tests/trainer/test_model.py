@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from tests.trainer.conftest import generate
 from trainer.data import DocumentBlocks
 from trainer.device import default_micro_batch
+from trainer.huggingface import from_huggingface, to_huggingface
 from trainer.model import GPT, PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, make_optimizers
-from trainer.pretrained import from_huggingface, to_huggingface
 from trainer.schedules import learning_rate
 
 SMALL = ModelConfig(vocab_size=203, context=24, n_layer=3, n_head=4, width=32)

@@ -18,10 +18,12 @@ from lxml import html
 from tests.trainer.conftest import records_of, small_config
 from trainer.device import peak_tflops
 from trainer.distributed import Ranks
-from trainer.metrics import Page, StepLog, chart, points, progress_line
-from trainer.pretrained import Tokenizer, load_pretrained
+from trainer.metrics import StepLog, progress_line
+from trainer.page import Page, chart, points
+from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
-from trainer.train import train
+from trainer.text import Tokenizer
+from trainer.training import train
 from trainer.validation import windows_of_text
 
 
@@ -139,7 +141,15 @@ def test_the_peak_is_that_of_the_gpu_the_driver_names_or_unknown() -> None:
 
 def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    log = StepLog(tmp_path, 2, {"max_steps": 3}, Ranks(0, 1, torch.device("cpu")), 8, 1e9, print)
+    log = StepLog(
+        folder=tmp_path,
+        start=2,
+        settings={"max_steps": 3},
+        ranks=Ranks(0, 1, torch.device("cpu")),
+        step_tokens=8,
+        step_flops=1e9,
+        say=print,
+    )
     log.add(3, 1e-3, torch.tensor(1.0), torch.tensor(1.0))
     log.collect()
     log.write(0)

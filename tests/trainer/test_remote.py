@@ -21,7 +21,7 @@ from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
 from trainer.remote import open_bucket
 from trainer.samplers import Packed
 from trainer.shards import ShardError, open_dataset
-from trainer.train import main
+from trainer.training import main
 
 SHARDS = 5
 
@@ -140,10 +140,10 @@ def test_a_bad_shard_is_named_before_training_starts(
 
 IMPATIENT = """
 import sys
-from trainer import remote, train
-assert remote._SECONDS < 60
-remote._SECONDS = 5
-sys.exit(train.main())
+from trainer import remote, training
+assert remote._MAX_SECONDS < 60
+remote._MAX_SECONDS = 5
+sys.exit(training.main())
 """
 
 
@@ -177,7 +177,7 @@ def test_without_credentials_a_run_ends_within_a_minute_and_says_what_to_check(
 def test_a_bucket_that_never_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr("trainer.remote._SECONDS", 1)
+        monkeypatch.setattr("trainer.remote._MAX_SECONDS", 1)
         with pytest.raises(
             ShardError, match="cannot be opened: no answer within 1 seconds, as without"
         ):

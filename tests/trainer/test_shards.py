@@ -54,12 +54,12 @@ def test_tokens_are_mapped_not_read(tokens: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (None, "is missing, its manifest says"),
+        (None, "is missing, its manifest specifies"),
         (
             lambda content: content[:-10],
-            r"has \d+ bytes, its manifest says \d+ bytes; copy it again",
+            r"has \d+ bytes, its manifest specifies \d+ bytes; copy it again",
         ),
-        (lambda content: content + b"\n", r"has \d+ bytes, its manifest says"),
+        (lambda content: content + b"\n", r"has \d+ bytes, its manifest specifies"),
     ],
 )
 def test_a_shard_of_another_length_is_named_without_being_read(

@@ -15,7 +15,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tests.trainer.conftest import Capture
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Pretrained, Tokenizer
+from trainer.pretrained import Pretrained
+from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.evaluate import score_text
 
@@ -136,7 +137,7 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
     trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, None, DocumentBlocks(39))
     score = compare.score(trained, compare.read_documents(str(tmp_path / "text")), 2)
     assert score.bytes == [written]
-    assert score.value == pytest.approx(report["bits_per_byte"])
+    assert score.bits_per_byte == pytest.approx(report["bits_per_byte"])
 
 
 @pytest.mark.parametrize("make", [lambda: letters(None), lambda: letters("<unk>"), unigram])

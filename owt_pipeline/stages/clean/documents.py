@@ -12,11 +12,12 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch, replace_columns
 from owt_pipeline.stages.clean.contamination import EvaluationSets, n_grams_of, shared_n_gram
-from owt_pipeline.stages.clean.filters import FILTERS, Signals, c4_lines, first_broken
+from owt_pipeline.stages.clean.filters import FILTERS, Signals, c4_lines, first_violation
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.own_signals import measure_own, parse_signals
 from owt_pipeline.stages.clean.repair import repair
 from schemas import DATASETS, Reason
+from schemas.filters import BUILT_IN
 
 
 @dataclass
@@ -109,12 +110,16 @@ def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[R
     if not is_wanted or score < options.min_language_score:
         return Reason.WRONG_LANGUAGE, f"{language}, confidence {score:.2f}"
     text = document.text
-    for name, measure in FILTERS.items():
-        document.signals[name] = measure(text)
-        if name in options.filters:
-            if broken := first_broken(document.signals[name], getattr(options, name)):
-                return Reason.of(name), broken
-            text = c4_lines(text)[1] if name == "c4" else text
+    for name, thresholds in BUILT_IN.items():
+        if not thresholds.measured_by:
+            document.signals[name] = FILTERS[name](text)
+        if name not in options.filters:
+            continue
+        signals = document.signals[thresholds.measured_by or name]
+        if violation := first_violation(signals, getattr(options, name)):
+            return Reason.of(name), violation
+        if name == "c4":
+            _, text = c4_lines(text)
     if text != document.text:
         document.text, document.n_words = text, len(text.split())
         if problem := too_short(text, document.n_words, options.min_tokens):

@@ -21,7 +21,7 @@ Signals = Mapping[str, float]
 """A filter's measures of a text, by name."""
 
 
-def first_broken(signals: Signals, limits: Any) -> str | None:
+def first_violation(signals: Signals, limits: Any) -> str | None:
     """What was found and what is allowed, for the first threshold that a text breaks; None if it
     passes.
 
@@ -282,6 +282,9 @@ def c4(text: str) -> Signals:
 
 
 FILTERS: dict[str, Callable[[str], Signals]] = {
-    each.__name__: each for each in (gopher_repetition, gopher_quality, c4, fineweb)
+    "gopher_repetition": gopher_repetition,
+    "gopher_quality": gopher_quality,
+    "c4": c4,
+    "fineweb": fineweb,
 }
-"""The function of each filter in `schemas/filters.py`, by name, in the order of application."""
+"""The function of each filter of `schemas/filters.py` with signals of its own, by name."""

@@ -3,15 +3,15 @@ the published filters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 
 from schemas import option
-from schemas.filters import BUILT_IN
+from schemas.filters import BUILT_IN, Thresholds
 
 
 @dataclass(frozen=True)
-class _WithoutThresholds:
-    """Options of the stage but the thresholds of its filters."""
+class _Rules:
+    """The options of the stage without the thresholds of its filters."""
 
     reserved: str = option(
         "reject",
@@ -62,18 +62,6 @@ class _WithoutThresholds:
     )
 
 
-# A field for each filter, with its thresholds: the table [clean.NAME].
-_Thresholds = make_dataclass(
-    "_Thresholds",
-    [
-        (name, each, option(each(), f"thresholds of the filter {name}", is_flag=False))
-        for name, each in BUILT_IN.items()
-    ],
-    bases=(_WithoutThresholds,),
-    frozen=True,
-)
-
-
 @dataclass(frozen=True)
-class Options(_Thresholds, _WithoutThresholds):  # type: ignore[misc, valid-type]
-    """Options of the stage."""
+class Options(Thresholds, _Rules):
+    """The options of the stage: its rules, then a table of thresholds `[clean.NAME]` a filter."""

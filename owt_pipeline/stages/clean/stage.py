@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline.engine.own_code import describe_own
-from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
@@ -21,6 +21,7 @@ from owt_pipeline.stages.clean.contamination import (
 )
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.own_signals import parse_signals, try_signals
+from schemas.filters import BUILT_IN
 from schemas.settings import did_you_mean
 
 logger = logging.getLogger("owt")
@@ -71,6 +72,18 @@ class Clean(Stage):
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt run run --until clean --languages en --min_tokens 128"
 
+    def shaping(self, options: Options) -> dict[str, Any]:
+        """Return the options that shape the bytes, by name.
+
+        A filter without signals of its own changes nothing while it is off. Its thresholds are
+        left out then, so a new filter of this kind makes no finished run's shards anew.
+        """
+        shaping = super().shaping(options)
+        for name, thresholds in BUILT_IN.items():
+            if thresholds.measured_by and name not in options.filters:
+                del shaping[name]
+        return shaping
+
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Names and digests of the evaluation sets, whose extension says how a file is read, and
         of the user's signals.
@@ -82,7 +95,7 @@ class Clean(Stage):
         signals = [describe_own(own.name, "signals") for own in parse_signals(options.signals)]
         return [*sets, *({"kind": "signal"} | signal for signal in signals)]
 
-    def set_up(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> Summary:
         """Report how many texts of each evaluation set are too short to be found."""
         options: Options = run.options
         for size in sizes_of(evaluation_sets(options.decontaminate), options):
@@ -95,6 +108,7 @@ class Clean(Stage):
                     size.uri,
                     N,
                 )
+        return Summary()
 
     def preload(self, options: Options) -> Sequence[str]:
         return (

@@ -7,15 +7,34 @@ becomes           a submission without an id; with a reason if it has no URL or 
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.formats.records import Record, known_format, read_records
+import pyarrow as pa
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.captures import OR_DAMAGED
+from owt_pipeline.formats.records import (
+    MissingColumn,
+    Record,
+    describe_file,
+    known_format,
+    named_files,
+    read_records,
+)
+from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, in_batches
 from owt_pipeline.stages.collect.submissions import as_text, integer
 from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.collect.options import Options
+
+logger = logging.getLogger("owt")
 
 _URL = ("posted_url", "url")
 _TIME = ("created_utc", "time", "timestamp")
@@ -47,6 +66,71 @@ _NULLS = frozenset(
 )  # fmt: skip
 
 _Row = dict[str, Any]
+
+
+class LinkTable(SourceKind):
+    """A table of links, or a list of URLs."""
+
+    name = "links"
+    option = "links"
+    bytes_per_shard = 1 << 20
+    link_source = "links"
+    bad_reasons = (Reason.BAD_LINE, Reason.BAD_URL)
+    expected = "a URL"
+
+    def find(self, options: Options, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """Return the name of each table, with the folders below the one that all have in common.
+
+        A recorded table keeps its name. A new one whose name is taken is named by its path.
+        """
+        tables, left_out = named_files(options.links, "collect", known=known)
+        if left_out:
+            logger.warning(
+                "collect: files of folders left out, name them to read them: %s",
+                ", ".join(left_out[:5]),
+            )
+        before = {uri: str(known[uri]["name"]) for uri in tables if uri in known}
+        taken = set(before.values())
+        names = {
+            uri: before.get(uri) or (uri if name in taken else name) for uri, name in tables.items()
+        }
+        return dict(sorted(names.items(), key=itemgetter(1)))
+
+    def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
+        return describe_file(uri, name, recorded)
+
+    def read(
+        self, source: Source, uri: str, tally: Tally, allow_damaged: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of rows. Raises UserError for a damaged table, unless `allow_damaged`."""
+        return in_batches(_rows_until_damage(uri, source.name, tally, allow_damaged))
+
+    def find_problem(self, tally: Tally) -> str | None:
+        if not tally.lines == tally.without_url > 0:
+            return None
+        return (
+            f"none of {tally.lines:,} lines has a URL; expected a field url"
+            f"{_advice_for_fields(tally.first_without_url)}: check what the file is"
+        )
+
+
+def _advice_for_fields(note: str) -> str:
+    """Return which field of the first row to rename, from the note of its reject; "" for none."""
+    _, has_other_fields, fields = note.partition("but ")
+    if not has_other_fields or fields == "none":
+        return ""
+    return f", but the first has {fields} ({advise_to_rename(fields.split(', '))})"
+
+
+def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[_Row]:
+    try:
+        yield from link_rows(uri, name)
+    except UserError as error:
+        if isinstance(error, MissingColumn) and not allow_damaged:
+            raise UserError(f"{error}: {advise_to_rename(error.names)}") from error
+        if not allow_damaged:
+            raise UserError(f"{error}{OR_DAMAGED}") from error
+        tally.broken = str(error).removeprefix(uri).strip(" ,:")
 
 
 def link_rows(path: str, name: str) -> Iterator[_Row]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import configparser
 import logging
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.stages.collect.dumps import Dump
+from owt_pipeline.stages.collect.kind import Tally
 from owt_pipeline.stages.collect.submissions import Submission
 
 if TYPE_CHECKING:
@@ -22,6 +25,35 @@ logger = logging.getLogger("owt")
 
 _MOST_WAITS = 5  # for one request
 _LONGEST_WAIT = 600.0  # seconds: the period for which Reddit counts requests
+
+
+class Subreddit(Dump):
+    """The top submissions of a subreddit, stored in the run's folder in the layout of a dump."""
+
+    name = "subreddit"
+    option = "subreddits"
+    # One listing has about 1,000 submissions: it never asks for another shard.
+    bytes_per_shard = 1 << 30
+    is_stored = True
+
+    def find(self, options: Options, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        names = {subreddit_name(name) for name in options.subreddits}
+        return {name: f"r/{name}" for name in sorted(names)}
+
+    def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return its name only: its content is known when it is stored."""
+        return {"name": name, "uri": uri}
+
+    def store(self, uri: str, options: Options) -> bytes:
+        return top_submissions(uri, options)
+
+    def find_end(self, tally: Tally) -> str | None:
+        return None
+
+
+def subreddit_name(name: str) -> str:
+    """Return a subreddit's name in lower case, without `r/`."""
+    return name.strip("/").lower().removeprefix("r/")
 
 
 def top_submissions(subreddit: str, options: Options) -> bytes:

@@ -32,7 +32,7 @@ def first_of_parts(run: StageRun) -> np.ndarray:
     """The number of the first document of each part, then the number of documents, int64."""
     rows = [
         *run.inputs["clean"].rows_of_shards(),
-        *_rows_of_files(run.work, run.started, run.options.against),
+        *_rows_of_files(run.work, run.plan.started, run.options.against),
     ]
     first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
     if first[-1] >= MOST_DOCUMENTS:

@@ -14,6 +14,7 @@ from owt_pipeline.engine.stage import (
     Stage,
     StageRun,
     Step,
+    Summary,
     one_part,
     rows_of_input,
     what_was_sent,
@@ -76,9 +77,10 @@ class Dedupe(Stage):
             for uri in numbering.files_of(options)
         ]
 
-    def set_up(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> Summary:
         if run.options.against:
             numbering.count_files(run)
+        return Summary()
 
     def preload(self, _: Options) -> list[str]:
         """What every worker needs before its first part: a table, and modules that numpy imports
@@ -90,13 +92,12 @@ class Dedupe(Stage):
             "numpy.random",
         ]
 
-    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         """Sum up the counts."""
         total: Counter[str] = Counter()
         for step in ("buckets", "components", "verify"):
             for record in run.records_of_step(step):
                 total.update(record.stats)
-        run.stats.update(total)
         written: Counter[str] = Counter()
         for record in records:
             written.update(record.stats)
@@ -105,10 +106,15 @@ class Dedupe(Stage):
             str(Reason.NEAR_DUPLICATE): written["near"],
         }
         rejected = {reason: count for reason, count in rejected.items() if count}
-        run.counts = Counts(written["stay"] + sum(rejected.values()), written["stay"], rejected)
+        counts = Counts(written["stay"] + sum(rejected.values()), written["stay"], rejected)
         bands, rows = banding(run.options.threshold)
         curve = [(s / 20, round(probability(s / 20, bands, rows), 6)) for s in range(21)]
-        run.properties.update(threshold=run.options.threshold, bands=bands, rows=rows, curve=curve)
+        properties = {
+            "threshold": run.options.threshold,
+            "bands": bands,
+            "rows": rows,
+            "curve": curve,
+        }
         if total["capped"]:
             logger.warning(
                 "dedupe: %s documents have more than %s similar ones that are kept, and were "
@@ -118,6 +124,7 @@ class Dedupe(Stage):
                 MAX_COMPARISONS,
                 MAX_COMPARISONS,
             )
+        return Summary(counts, total, properties)
 
 
 STAGE = Dedupe()

@@ -74,11 +74,12 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
 
 def _corpus_without_takedowns(run: StageRun, shard: int) -> DatasetReader | None:
     """The corpus as it was, if its shard differs from the wanted one by takedowns alone."""
-    if run.before is None or shard in run.gone:
+    if run.before is None or shard in run.plan.gone:
         return None
     corpus = DatasetReader(run.workdir, run.before)
     rows = {record.shard: record for record in corpus.table_of_files.records}
-    return corpus if shard in rows and rows[shard].made_from == run.made_from[shard] else None
+    is_same = shard in rows and rows[shard].made_from == run.plan.made_from[shard]
+    return corpus if is_same else None
 
 
 def _sizes(documents: pa.RecordBatch) -> dict[str, int]:

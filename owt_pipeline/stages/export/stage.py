@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root
@@ -34,6 +34,7 @@ class Export(Stage):
     options = Options
     version = 7
     libraries = ("jinja2",)
+    can_patch = True
     steps = (Step(export_shard, rows=rows_of_input),)
     example = "owt run runs/2013 --until export --rules exact --min_similarity 0.9"
 
@@ -51,10 +52,7 @@ class Export(Stage):
         """Return what the list of takedowns says of the shard; None if it says nothing."""
         return takedowns_in(root, inputs, shard).key
 
-    def without_inputs(self, before: ShardRecord, made_from: str) -> bool:
-        return before.made_from == made_from
-
-    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         found = read_root(run.workdir)[0].datasets
         before = {
             name: found[name]
@@ -72,7 +70,7 @@ class Export(Stage):
             sum(file.bytes for record in records for file in record.files if file.kind == "data"),
             run.num_shards,
         )
-        run.write_asset("README.md", text.encode())
+        return Summary(contents={run.asset_path("README.md"): text.encode()})
 
 
 STAGE = Export()

@@ -66,7 +66,8 @@ _WALL = re.compile(
     re.IGNORECASE,
 )
 
-_PARKED, _CHECKS = NAMES["hosts of parked domains"], NAMES["markers of walls"]
+_PARKING_HOSTS = NAMES["hosts of parked domains"]
+_WALL_MARKERS = NAMES["markers of walls"]
 
 
 def reason_for_no_page(page: Page) -> tuple[Reason, str] | None:
@@ -91,12 +92,16 @@ def _by_title(page: str) -> tuple[Reason, str] | None:
     return (Reason.WALL, about) if _WALL.match(title) else None
 
 
-def _by_marker(page: str) -> tuple[Reason, str] | None:
-    for service in _PARKED:
-        if service in page and re.search(
-            rf"src=[\"']?(?:https?:)?//[^\"'\s>]*{re.escape(service)}", page
-        ):
-            return Reason.SOFT_404, f"a parked domain: it loads {service}"
-    return next(
-        ((Reason.WALL, f"the page has {check}") for check in _CHECKS if check in page), None
-    )
+def _by_marker(page: bytes) -> tuple[Reason, str] | None:
+    for host in _PARKING_HOSTS:
+        if host.encode() in page and _loads_from(host).search(page):
+            return Reason.SOFT_404, f"a parked domain: it loads {host}"
+    for marker in _WALL_MARKERS:
+        if marker.encode() in page:
+            return Reason.WALL, f"the page has {marker}"
+    return None
+
+
+def _loads_from(host: str) -> re.Pattern[bytes]:
+    """Return an expression for an element of a page in lower case that loads from a host."""
+    return re.compile(rf"src=[\"']?(?:https?:)?//[^\"'\s>]*{re.escape(host)}".encode())

@@ -30,7 +30,7 @@ def reserved(headers: Headers, page: Page) -> str | None:
     if metas is None:
         # Another extractor has parsed the page in its own way. Few pages have the words at all.
         # Searching a copy in lower case is four times as fast as an expression that ignores case.
-        has_words = any(word in page.lower_html for word in (*_FOR_ROBOTS, TDM))
+        has_words = any(word.encode() in page.lower_html for word in (*_FOR_ROBOTS, TDM))
         metas = page.parsed.metas if has_words else {}
     rules = [
         metas.get("robots", ""),

@@ -28,7 +28,7 @@ from schemas import Reason
 from schemas.reasons import http_reason
 
 
-class Received(NamedTuple):
+class HttpResponse(NamedTuple):
     """A response as it was received.
 
     Attributes:
@@ -131,20 +131,20 @@ class Page:
 
 
 @dataclass(frozen=True)
-class NoPage:
+class FetchFailure:
     """Why there is no page."""
 
     reason: Reason
     detail: str
 
 
-Answer = Page | NoPage
+Answer = Page | FetchFailure
 
 EARLIEST, LATEST = -(1 << 40), 1 << 40
 """Times before and after every capture, seconds since 1970."""
 
 
-def wanted_moment(choice: str, created_utc: int | None, undated: int = LATEST) -> int:
+def target_time(choice: str, created_utc: int | None, undated: int = LATEST) -> int:
     """The time that a capture should be nearest to; `undated` for a submission without a date."""
     if choice == "nearest":
         return undated if created_utc is None else created_utc
@@ -159,7 +159,7 @@ INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("reco
 """The fields of a page that are columns of its index."""
 
 
-def judge(
+def judge_response(
     response: Response, origin: Origin, fetch_ms: int, record: Callable[[str], bytes]
 ) -> Answer:
     """The page of a final response, or why it is none; `record` makes its WARC record, given the
@@ -183,36 +183,40 @@ def judge(
     )
 
 
-def refuse_head(status: int, content_type: str | None) -> NoPage | None:
+def refuse_head(status: int, content_type: str | None) -> FetchFailure | None:
     """Why a final response is no page, judged by its head; None if it may be one."""
     if status == 206:
-        return NoPage(Reason.BAD_RESPONSE, "a part (status 206) where all of it was asked for")
+        return FetchFailure(
+            Reason.BAD_RESPONSE, "a part (status 206) where all of it was asked for"
+        )
     if status in (204, 205):
-        return NoPage(Reason.EMPTY_BODY, f"status {status}: no content")
+        return FetchFailure(Reason.EMPTY_BODY, f"status {status}: no content")
     if not 200 <= status < 300:
-        return NoPage(http_reason(status), f"status {status}")
+        return FetchFailure(http_reason(status), f"status {status}")
     if content_type is not None and not is_html(content_type):
-        return NoPage(Reason.NOT_HTML, f"Content-Type: {content_type[:100]}")
+        return FetchFailure(Reason.NOT_HTML, f"Content-Type: {content_type[:100]}")
     return None
 
 
-def refuse_body(content_type: str | None, body: bytes) -> NoPage | None:
+def refuse_body(content_type: str | None, body: bytes) -> FetchFailure | None:
     """Why a response that may be a page by its head is none, judged by its decoded body; None if
     it is one."""
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     if not start.strip() and not body.strip():
-        return NoPage(Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes")
+        return FetchFailure(
+            Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes"
+        )
     for magic, name in _BINARY:
         if start.startswith(magic):
-            return NoPage(Reason.NOT_HTML, f"{name}, sent as {content_type}")
+            return FetchFailure(Reason.NOT_HTML, f"{name}, sent as {content_type}")
     if media_type_of(content_type) is None and not _LOOKS_LIKE_HTML.match(start):
         sent = f"Content-Type: {content_type[:100]}" if content_type else "no Content-Type"
-        return NoPage(Reason.NOT_HTML, f"{sent}, and it does not begin like HTML")
+        return FetchFailure(Reason.NOT_HTML, f"{sent}, and it does not begin like HTML")
     declares_utf16 = (
         "utf-16" in (content_type or "").lower() or "utf-32" in (content_type or "").lower()
     )
     if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
-        return NoPage(Reason.NOT_HTML, f"binary, sent as {content_type}")
+        return FetchFailure(Reason.NOT_HTML, f"binary, sent as {content_type}")
     return None
 
 
@@ -221,15 +225,15 @@ def has_no_page(status: int, headers: Headers) -> bool:
     return status in REDIRECTS or refuse_head(status, content_type_of(headers)) is not None
 
 
-class Fetched(NamedTuple):
+class FetchedResponse(NamedTuple):
     """A final response, the redirects that led to it, its beginning (seconds since 1970) and
     duration.
 
     Bodies are as sent; a response with more than `max_body_bytes` after decoding is no page.
     """
 
-    received: Received
-    redirects: tuple[Received, ...]
+    received: HttpResponse
+    redirects: tuple[HttpResponse, ...]
     date: int
     ms: int
     max_body_bytes: int
@@ -245,9 +249,9 @@ class Fetched(NamedTuple):
                 )
         except (BadMessage, TooLarge) as error:
             hop = f"redirected to {received.url}: " if self.redirects else ""
-            return NoPage(_reason_of(error), f"{hop}{error}")
+            return FetchFailure(_reason_of(error), f"{hop}{error}")
         response = Response(received.url, self.date, received.status, received.headers, body)
-        answer = judge(
+        answer = judge_response(
             response,
             LIVE,
             self.ms,
@@ -260,10 +264,10 @@ class Fetched(NamedTuple):
                 else answer
             )
         if (asked := received.header("retry-after")) and received.status in (429, 503):
-            return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
+            return FetchFailure(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
         return answer
 
-    def _record(self, received: Received, digest: str | None = None) -> bytes:
+    def _record(self, received: HttpResponse, digest: str | None = None) -> bytes:
         about = {"address": received.address, "truncated": "length" if received.truncated else ""}
         origin = (
             self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""

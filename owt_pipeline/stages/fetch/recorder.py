@@ -25,9 +25,9 @@ import pyarrow as pa
 from owt_pipeline import progress
 from owt_pipeline.engine.parts import stop_after_failure
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.answers import Answer, Fetched, NoPage, Page
+from owt_pipeline.stages.fetch.answers import Answer, FetchedResponse, FetchFailure, Page
 from owt_pipeline.stages.fetch.options import allowed_connections
-from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter
+from owt_pipeline.stages.fetch.segments import SegmentReader, SegmentWriter
 from owt_pipeline.storage.folder import Storage
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Client(Protocol):
     columns: ClassVar[Sequence[str]]
     """The columns of urls/ that it needs; `url_id` is the first."""
 
-    async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
+    async def ask(self, urls: pa.Table, recorder: Recorder, before: SegmentReader | None) -> None:
         """Request each URL of `urls` (with the source's columns) and give each answer to
         `recorder`.
 
@@ -108,7 +108,7 @@ async def until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-class Breaker:
+class CircuitBreaker:
     """Takes the answers of one source to the URLs of one shard; used in one event loop, by any
     number of tasks.
 
@@ -122,7 +122,7 @@ class Breaker:
         self,
         recorder: Recorder,
         most: float,
-        is_silent: Callable[[NoPage], bool],
+        is_silent: Callable[[FetchFailure], bool],
         what: str,
         works: Callable[[], Awaitable[bool]] | None = None,
     ):
@@ -131,16 +131,16 @@ class Breaker:
         finds that an answer comes from elsewhere."""
         self._recorder, self._most, self._is_silent = recorder, most, is_silent
         self._what, self._works = what, works
-        self._held: deque[tuple[float, str, int, NoPage]] = deque()  # when, whose
+        self._held: deque[tuple[float, str, int, FetchFailure]] = deque()  # when, whose
         self._names: Counter[str] = Counter()  # of those held
         self._judging = asyncio.Lock()
 
     async def take(
-        self, url_id: int, answer: Answer | Fetched, begun: float, name: str = ""
+        self, url_id: int, answer: Answer | FetchedResponse, begun: float, name: str = ""
     ) -> None:
         """Take the answer to a request that began at `begun`, in `time.monotonic` seconds;
         raises UserError. `name` is whose failure it is: by default the URL's."""
-        if not isinstance(answer, NoPage) or not self._is_silent(answer):
+        if not isinstance(answer, FetchFailure) or not self._is_silent(answer):
             await self.settle(begun)
             await self._recorder.take(url_id, answer)
             return
@@ -198,14 +198,14 @@ class Recorder:
     ]  # the last write; it goes on if the task that waits for it is cancelled
 
     def __init__(
-        self, writer: SegmentWriter, attempt: Attempt, recorded: Callable[[int, int], None]
+        self, writer: SegmentWriter, attempt: ShardLease, recorded: Callable[[int, int], None]
     ):
         """A recorder that writes with `writer`; calls `recorded` with the numbers of further
         answers and pages."""
         self.is_last = writer.is_last
         self._recorded, self._attempt, self._writer = recorded, attempt, writer
         self._seconds = SEGMENT_SECONDS if writer.workdir.is_local else BUCKET_SECONDS
-        self._batch: list[tuple[int, Fetched | Answer]] = []
+        self._batch: list[tuple[int, FetchedResponse | Answer]] = []
         self._batch_bytes = 0
         self._recording = asyncio.Lock()
 
@@ -224,13 +224,15 @@ class Recorder:
         elif kind is None:
             raise error
 
-    async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
+    async def take(self, url_id: int, fetched: FetchedResponse | Answer) -> None:
         """Take a result; waits while a batch is full and the one before is being recorded.
         Raises what writing raised, such as OSError for a full disk."""
         if self.stopped.done():
             self.stopped.result()
         self._batch.append((url_id, fetched))
-        self._batch_bytes += len(fetched.received.body) if isinstance(fetched, Fetched) else 100
+        self._batch_bytes += (
+            len(fetched.received.body) if isinstance(fetched, FetchedResponse) else 100
+        )
         if self._batch_bytes >= _BATCH_BYTES:
             await self._record(_BATCH_BYTES)
 
@@ -257,11 +259,11 @@ class Recorder:
             self._recorded(*await asyncio.shield(self._writing))
 
     def _write(
-        self, batch: Sequence[tuple[int, Fetched | Answer]], checks: bool, flushes: bool
+        self, batch: Sequence[tuple[int, FetchedResponse | Answer]], checks: bool, flushes: bool
     ) -> tuple[int, int]:
         answers = pages = 0
         for url_id, fetched in batch:
-            answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
+            answer = fetched.answer() if isinstance(fetched, FetchedResponse) else fetched
             answers += self._writer.append(url_id, answer)
             pages += isinstance(answer, Page)
         if flushes or self._writer.bytes >= SEGMENT_BYTES:
@@ -279,7 +281,7 @@ class Superseded(Exception):
     """Another attempt makes the requests for the shard now."""
 
 
-class Attempt:
+class ShardLease:
     """The right of one attempt to make requests for a shard: a file with its id, which the next
     attempt replaces.
 

@@ -34,7 +34,7 @@ from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.warc import resource_record, warcinfo_record
 from owt_pipeline.ledger.commit import lost_files, shard_name
 from owt_pipeline.ledger.dataset import DatasetReader, batch_of
-from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage
+from owt_pipeline.stages.fetch.answers import INDEXED, Answer, FetchFailure
 from owt_pipeline.stages.fetch.options import ONLINE
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS, Reason
@@ -93,7 +93,7 @@ def shards_with_hosts_of(root: Root, shard: int) -> list[int]:
     return found
 
 
-class Answered:
+class SegmentReader:
     """What one source has answered to the URLs of one shard, as far as it is in segments; a few
     bytes a URL in memory.
 
@@ -176,7 +176,7 @@ class Answered:
 
         def read(file: tuple[str, int]) -> pa.Table:
             rows = read_segment(self.workdir, *file) or _READ.empty_table()
-            rows = rows.filter(pa.array(is_in(rows["url_id"].to_numpy(), some)))
+            rows = rows.filter(pa.array(isin_sorted(rows["url_id"].to_numpy(), some)))
             if ids is not None:
                 return rows
             columns = [
@@ -195,7 +195,8 @@ class Answered:
 
     def _is_past(self, rows: pa.Table) -> pa.ChunkedArray:
         return pc.and_(
-            pc.is_in(rows["reason"], pa.array(_TEMPORARY)), pc.less(rows["round"], self._round)
+            pc.isin_sorted(rows["reason"], pa.array(_TEMPORARY)),
+            pc.less(rows["round"], self._round),
         )
 
     def writer(
@@ -209,7 +210,7 @@ class Answered:
         )
 
 
-def is_in(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
+def isin_sorted(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
     """bool (n,): whether each of `ids` is among `known`, which are ascending. `np.isin` takes
     ten times the memory."""
     if not len(known):
@@ -287,7 +288,7 @@ class SegmentWriter:
 
     def append(self, url_id: int, answer: Answer) -> bool:
         """Keep an answer in memory for the next segment; returns whether it is final."""
-        if isinstance(answer, NoPage):
+        if isinstance(answer, FetchFailure):
             is_final = self.is_last or answer.reason not in TEMPORARY
             self._rows.append(
                 (url_id, self._round, is_final, str(answer.reason), answer.detail, *_NO_PAGE)
@@ -321,7 +322,7 @@ class SegmentWriter:
         self._rows, self._records, self._end, self.bytes = [], [], 0, 0
 
 
-def raise_rounds(options: Options, root: Root, runtime: Runtime) -> Root:
+def start_retry_rounds(options: Options, root: Root, runtime: Runtime) -> Root:
     """The root with another round for each shard of finished `pages/` with temporary failures,
     or with lost segments, if the options ask for it. A round that was begun counts as asked for,
     so a repeated call has no effect."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import recorded_of
+from owt_pipeline.engine.stage import Summary, recorded_of
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
-from owt_pipeline.stages.fetch.answers import INDEXED, NoPage
+from owt_pipeline.stages.fetch.answers import INDEXED, FetchFailure
 from owt_pipeline.stages.fetch.archives.commoncrawl import (
     FOUND,
     WANTED_WITH,
@@ -32,6 +32,7 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
     match,
     send_keys,
 )
+from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import Capture
 from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
 from owt_pipeline.stages.fetch.archives.wayback import WaybackClient
@@ -43,15 +44,15 @@ from owt_pipeline.stages.fetch.options import (
 )
 from owt_pipeline.stages.fetch.recorder import (
     SEGMENT_BYTES,
-    Attempt,
     Client,
     Recorder,
+    ShardLease,
     Superseded,
     share,
     until_stopped,
     with_client,
 )
-from owt_pipeline.stages.fetch.segments import Answered, check_nothing_lost, is_in
+from owt_pipeline.stages.fetch.segments import SegmentReader, check_nothing_lost, isin_sorted
 from owt_pipeline.stages.fetch.web.live import Fetcher
 from owt_pipeline.storage.folder import expand_globs
 from owt_pipeline.version import __version__
@@ -75,11 +76,12 @@ _WRITTEN_AT_ONCE = 1 << 14
 segments are read."""
 
 
-def set_up(run: StageRun) -> None:
+def set_up(run: StageRun) -> Summary:
     options: Options = run.options
     recorded = recorded_of(run.stage, run.before)
+    properties: dict[str, Any] = {}
     if "archive" in options.order:
-        files = run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
+        files = properties["archives"] = expand_globs(options.pages_from, "--pages_from")
         for archive in archives_of(options, recorded):
             if archive["uri"] not in files:
                 where = archive.get("uri", archive["name"])
@@ -87,10 +89,11 @@ def set_up(run: StageRun) -> None:
                     f"--pages_from: {where} is gone, and pages are to be made from it: restore it"
                 )
     if options.cc_index:
-        run.properties["cc_files"] = list_files(options)
-    run.properties["digests"] = {
+        properties["cc_files"] = list_files(options)
+    properties["digests"] = {
         name: digest_of_source(options, name, recorded) for name in options.order
     }
+    return Summary(properties=properties)
 
 
 def send_missing(
@@ -100,12 +103,12 @@ def send_missing(
     they nor it has answered. `slices` are the captures that Common Crawl has, if it is one of
     them."""
     source = run.options.gathered[number]
-    asking = _Asking(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
+    asking = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
     asking.ask(run.options.order[: run.options.order.index(source)])
     known = np.union1d(asking.found, asking.answered(source).ids)  # ascending
     batches = run.inputs["urls"].batches(shard, columns=WANTED_WITH, rows=1 << 14)
     missing = (
-        batch.filter(pa.array(~is_in(batch["url_id"].to_numpy(), known))) for batch in batches
+        batch.filter(pa.array(~isin_sorted(batch["url_id"].to_numpy(), known))) for batch in batches
     )
     if source == "commoncrawl":
         send_keys(run, shard, missing, writer)
@@ -127,7 +130,7 @@ def ask_gathered(
     async def ask(client: WaybackClient) -> None:  # one for all shards, so that the delay is kept
         for shard in missing["shard"].unique().sort().to_pylist():
             ids = missing.filter(pc.equal(missing["shard"], shard))["url_id"].to_numpy()
-            await _Asking(run, shard).ask_online("wayback", client, ids)
+            await ShardFetcher(run, shard).ask_online("wayback", client, ids)
 
     with_client(partial(WaybackClient, run.options), ask)
 
@@ -135,7 +138,7 @@ def ask_gathered(
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write a shard of pages/. `slices` are the captures that Common Crawl has, if it is the
     last gathered source."""
-    asking = _Asking(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
+    asking = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
     asking.ask(run.options.order)
     pa.default_memory_pool().release_unused()  # the URLs' memory
     writer.count(
@@ -148,23 +151,25 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
     write_shard(writer, asking.ids, lambda ids: asking.urls(ids, sorted(columns)), answered)
 
 
-def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    del run.properties["digests"]
+def finish(run: StageRun, _: Sequence[ShardRecord]) -> Summary:
+    properties: dict[str, Any] = {}
     if "cc_files" in run.properties:
-        run.properties["commoncrawl"] = {
+        properties["commoncrawl"] = {
             "index": run.options.cc_index,
             "crawls": list(run.options.cc_crawls),
-            "files": len(run.properties.pop("cc_files")),
+            "files": len(run.properties["cc_files"]),
         }
     if "archives" in run.properties:
-        run.properties["archives"] = summary(Archives(run))
-        for archive in run.properties["archives"]:
+        properties["archives"] = summary(Archives(run))
+        for archive in properties["archives"]:
             if "problem" in archive:
                 logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
             elif not archive["responses"]:
+                name = archive["name"]
                 logger.warning(
-                    "fetch: %s holds no response to a request: is it a WARC file?", archive["name"]
+                    "fetch: %s holds no response to a request: is it %s?", name, kind_of(name).name
                 )
+    return Summary(properties=properties)
 
 
 def _about(run: StageRun, source: str) -> dict[str, str]:
@@ -179,7 +184,7 @@ def _about(run: StageRun, source: str) -> dict[str, str]:
     }
 
 
-class _Asking:
+class ShardFetcher:
     """Asks the sources for a shard's URLs, each for those of which the sources before it have no
     page.
 
@@ -197,7 +202,7 @@ class _Asking:
         """`captures` are those in Common Crawl's columnar index, as by `captures_by_url`."""
         self._run, self._shard, self._captures = run, shard, captures
         self.ids = run.inputs["urls"].ids(shard)
-        self._answered: dict[str, Answered] = {}
+        self._answered: dict[str, SegmentReader] = {}
         self.found = self._settled()
 
     def _settled(self) -> np.ndarray:
@@ -210,11 +215,11 @@ class _Asking:
             asked = np.intersect1d(asked, np.union1d(answered.ids, answered.failed_before))
         return found
 
-    def answered(self, name: str) -> Answered:
+    def answered(self, name: str) -> SegmentReader:
         """What a source has answered."""
         if name not in self._answered:
             prefix = f"{name}-{self._run.properties['digests'][name]}"
-            self._answered[name] = Answered(
+            self._answered[name] = SegmentReader(
                 self._run.workdir, self._run.root, self._shard, prefix, self.ids
             )
         return self._answered[name]
@@ -232,16 +237,16 @@ class _Asking:
             if name == "archive":
                 asyncio.run(self._ask_archives(is_last))
             elif name in clients and len(self._missing(answered, self.ids)):
-                options = share(self._run.options, min(SHARDS_TOGETHER, len(self._run.make)))
+                options = share(self._run.options, min(SHARDS_TOGETHER, len(self._run.plan.make)))
                 with_client(
                     partial(clients[name], options),
                     partial(self.ask_online, name, ids=self.ids, is_last=is_last),
                 )
             self.found = np.union1d(self.found, answered.pages)
 
-    def _missing(self, answered: Answered, ids: np.ndarray) -> np.ndarray:
+    def _missing(self, answered: SegmentReader, ids: np.ndarray) -> np.ndarray:
         """Those of the URLs `ids` that neither this source nor an earlier one has answered."""
-        return ids[~is_in(ids, np.union1d(answered.ids, self.found))]
+        return ids[~isin_sorted(ids, np.union1d(answered.ids, self.found))]
 
     async def ask_online(
         self, name: str, client: Client, ids: np.ndarray, is_last: bool = True
@@ -254,12 +259,12 @@ class _Asking:
         check_nothing_lost(self._run, self._shard, name)
         answered, advance = self.answered(name), partial(_advance, is_last)
         while len(self._missing(answered, ids)):
-            attempt = Attempt(answered.workdir, answered.folder)
+            attempt = ShardLease(answered.workdir, answered.folder)
             resumed = attempt.begin() or len(answered.ids) > 0
             try:
                 answered.load()
                 missing = self._missing(answered, ids)
-                first = missing[~is_in(missing, answered.postponed)]
+                first = missing[~isin_sorted(missing, answered.postponed)]
                 wanted = (
                     first if len(first) else missing
                 )  # at the end, temporary failures once more
@@ -295,7 +300,7 @@ class _Asking:
         ):
             answer = await archives.answer(url, created)
             writer.append(url_id, answer)
-            _advance(is_last, 1, not isinstance(answer, NoPage))
+            _advance(is_last, 1, not isinstance(answer, FetchFailure))
             if writer.bytes >= SEGMENT_BYTES:
                 writer.flush()
         writer.flush()
@@ -306,7 +311,8 @@ class _Asking:
         batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 14)
         ids = np.sort(ids)
         batches = (
-            batch.filter(pa.array(is_in(batch["url_id"].to_numpy(), ids))) for batch in batches
+            batch.filter(pa.array(isin_sorted(batch["url_id"].to_numpy(), ids)))
+            for batch in batches
         )
         schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
         return pa.Table.from_batches(batches, schema).combine_chunks()
@@ -317,7 +323,7 @@ def _advance(is_last: bool, answers: int, pages: int) -> None:
     progress.advance(answers if is_last else pages)
 
 
-def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
+def merge_failures(no_pages: dict[str, FetchFailure]) -> FetchFailure:
     """Why no source has a page, from the answer of each: a temporary reason first, since that
     source may have the page; then one that says more than that an archive lacks the URL, and the
     live web's. The detail has all of them.
@@ -332,14 +338,14 @@ def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
     detail = "; ".join(
         f"{name}: {answer.reason}, {answer.detail}" for name, answer in no_pages.items()
     )
-    return NoPage(no_pages[min(no_pages, key=rank)].reason, detail)
+    return FetchFailure(no_pages[min(no_pages, key=rank)].reason, detail)
 
 
 def write_shard(
     writer: ShardWriter,
     ids: np.ndarray,
     read: Callable[[np.ndarray], pa.Table],
-    answered: Mapping[str, Answered],
+    answered: Mapping[str, SegmentReader],
 ) -> None:
     """Write the shard: its pages and where they lie, and its rejects.
 
@@ -385,17 +391,17 @@ def _write_rows(writer: ShardWriter, urls: pa.Table, answers: Mapping[str, pa.Ta
     for url_id, url in zip(
         rejected["url_id"].to_pylist(), rejected["url"].to_pylist(), strict=True
     ):
-        why = nowhere({name: no_pages[url_id] for name, no_pages in whys.items()})
+        why = merge_failures({name: no_pages[url_id] for name, no_pages in whys.items()})
         rejects.append((url_id, url, why.reason, why.detail))
     writer.reject(rejects_batch(rejects))
     return pages
 
 
-def _no_pages(rows: pa.Table) -> dict[int, NoPage]:
+def _no_pages(rows: pa.Table) -> dict[int, FetchFailure]:
     """The answers that are no pages, by url_id."""
     rows = rows.filter(rows["reason"].is_valid()).select(["url_id", "reason", "detail"])
     return {
-        each["url_id"]: NoPage(Reason.of(each["reason"]), each["detail"])
+        each["url_id"]: FetchFailure(Reason.of(each["reason"]), each["detail"])
         for each in rows.to_pylist()
     }
 

@@ -1,4 +1,4 @@
-"""`owt fetch`: the page of every URL, live or from archives, in WARC files, or why there is
+"""fetch: the page of every URL, live or from archives, in WARC files, or why there is
 none."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from owt_pipeline.engine.stage import (
     Stage,
     StageRun,
     Step,
+    Summary,
     rows_of_input,
     what_was_sent,
 )
@@ -89,7 +90,7 @@ def _shards_to_ask(number: int) -> Callable[[StageRun], list[int]]:
     """Shards that are not finished, if there is a gathered source of this number."""
 
     def shards(run: StageRun) -> list[int]:
-        make = sorted(run.make) if run.options.gathered[number] else ()
+        make = sorted(run.plan.make) if run.options.gathered[number] else ()
         return [shard for shard in make if run.place(SHARDS, shard).find()[0] is None]
 
     return shards
@@ -188,19 +189,19 @@ class Fetch(Stage):
         return root.rounds.get(str(shard))
 
     def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
-        from owt_pipeline.stages.fetch.segments import raise_rounds
+        from owt_pipeline.stages.fetch.segments import start_retry_rounds
 
-        return raise_rounds(options, root, runtime)
+        return start_retry_rounds(options, root, runtime)
 
-    def set_up(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> Summary:
         from owt_pipeline.stages.fetch.shards import set_up
 
-        set_up(run)
+        return set_up(run)
 
-    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         from owt_pipeline.stages.fetch.shards import finish
 
-        finish(run, records)
+        return finish(run, records)
 
 
 STAGE = Fetch()

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from owt_pipeline.formats.takedowns import Takedowns
-from owt_pipeline.ledger.dataset import DatasetReader, reading
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.report.tables import Row, Tables
 
 _EXCERPT_CHARACTERS = 3000
@@ -89,28 +87,18 @@ _SIDES = ("removed", "kept")
 def rows_at(
     reader: DatasetReader, places: Iterable[Row], columns: Sequence[str], *, kind: str = "data"
 ) -> list[Row]:
-    """The rows with the `shard` and `url_id` of `places`, in the order of the files: `url_id`
-    and `columns`.
+    """Return the rows with the `shard` and `url_id` of `places`, in the order of the files.
 
-    Of a row group without any of them, only ids are read.
+    A row has `url_id` and `columns`.
     """
-    by_shard: dict[int, set[int]] = {}
+    ids_by_shard: dict[int, set[int]] = {}
     for place in places:
-        by_shard.setdefault(place["shard"], set()).add(place["url_id"])
-    found: list[Row] = []
-    for shard, ids in sorted(by_shard.items()):
-        wanted = pa.array(sorted(ids), pa.uint64())
-        for file in reader.files(kind, shard):
-            with reading(reader.workdir, file.path), reader.workdir.open(file.path) as source:
-                parquet = pq.ParquetFile(source)
-                for group in range(parquet.num_row_groups):
-                    mask = pc.is_in(
-                        parquet.read_row_group(group, columns=["url_id"])["url_id"], wanted
-                    )
-                    if pc.any(mask).as_py():
-                        rows = parquet.read_row_group(group, columns=["url_id", *columns])
-                        found += rows.select(["url_id", *columns]).filter(mask).to_pylist()
-    return found
+        ids_by_shard.setdefault(place["shard"], set()).add(place["url_id"])
+    rows: list[Row] = []
+    for shard, ids in sorted(ids_by_shard.items()):
+        located = reader.rows_by_id(shard, ids, kind=kind, columns=["url_id", *columns])
+        rows.extend(row.row for row in located)
+    return rows
 
 
 def _excerpt(row: Row) -> Row:

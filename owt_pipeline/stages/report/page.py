@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
+from schemas.quantities import format_bytes, format_percent
 from schemas.settings import to_toml
 
 Stats = Mapping[str, Any]
@@ -33,8 +34,8 @@ def page(stats: Stats) -> str:
     )
     environment.filters |= {
         "number": number,
-        "percent": percent,
-        "size": size,
+        "percent": format_percent,
+        "size": format_bytes,
         "breakable": _breakable,
     }
     environment.filters |= {"cell": cell, "settings_toml": settings_toml, "readable": readable}
@@ -128,21 +129,6 @@ def number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def percent(share: float | None) -> str:
-    if share is None:
-        return "–"
-    return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
-
-
-def size(value: int) -> str:
-    """A number of bytes: 17.0 kB, 40.0 GB."""
-    power, unit = next(
-        (found for found in ((12, "TB"), (9, "GB"), (6, "MB")) if value >= 10 ** found[0]),
-        (3, "kB"),
-    )
-    return f"{value / 10**power:,.1f} {unit}"
-
-
 def _breakable(name: str) -> list[str]:
     """The parts of a name, between which a line may break: after a dot, a slash or an
     underscore."""
@@ -154,7 +140,7 @@ def cell(value: Any, column: str) -> str:
     if isinstance(value, str) or value is None:
         return value or "–"
     if column.endswith(("share", "survival")):
-        return percent(value)
+        return format_percent(value)
     if column in ("year", "years"):
         return str(value)
     return number(value, 0 if isinstance(value, int) else 2 if abs(value) < 100 else 1)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, one_part
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, one_part
 from owt_pipeline.formats.takedowns import read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter, what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -76,15 +76,16 @@ class Report(Stage):
         """The takedowns, whose texts are not shown."""
         return root.takedowns or None
 
-    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         (file,) = records[0].files
         stats = json.loads(run.workdir.read(file.path))
-        run.write_asset(
-            "stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode()
-        )
-        run.write_asset("index.html", page(stats).encode())
         documents = run.inputs["tokens"].rows()
-        run.counts = Counts(documents, documents)
+        as_json = json.dumps(stats, indent=1, ensure_ascii=False) + "\n"
+        contents = {
+            run.asset_path("stats.json"): as_json.encode(),
+            run.asset_path("index.html"): page(stats).encode(),
+        }
+        return Summary(counts=Counts(documents, documents), contents=contents)
 
 
 STAGE = Report()

@@ -25,6 +25,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
+from schemas.filters import BUILT_IN
 
 if TYPE_CHECKING:
     import duckdb
@@ -199,10 +200,17 @@ def _thresholds(readers: Mapping[str, DatasetReader], signals: Iterable[str]) ->
     """Return the limits of each signal by the options of clean, whether its filter is chosen or
     not."""
     options = readers["clean"].manifest.options if "clean" in readers else {}
+    chosen = options.get("filters") or ()
+    limits_by_filter = {name: dict(options.get(name) or {}) for name in BUILT_IN}
+    for name, thresholds in BUILT_IN.items():
+        measured_by = thresholds.measured_by
+        if name in chosen and measured_by and measured_by not in chosen:
+            # Both limit the same signals, and only this filter's limits were applied.
+            limits_by_filter[measured_by].update(limits_by_filter[name])
     rows: list[Row] = []
     for signal in signals:
         of_filter, _, name = signal.partition(".")
-        limits = options.get(of_filter) or {}
+        limits = limits_by_filter[of_filter]
         row = {
             "signal": signal,
             "minimum": limits.get(f"min_{name}"),

@@ -7,7 +7,15 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import (
+    Recorded,
+    Stage,
+    StageRun,
+    Step,
+    Summary,
+    content_name,
+    rows_of_input,
+)
 from owt_pipeline.formats.encoding import load, tokenizer_file
 from owt_pipeline.stages.tokenize.options import Options
 from owt_pipeline.stages.tokenize.tokens import check_changed, schemas_of_splits, tokenize_shard
@@ -50,20 +58,23 @@ class Tokenize(Stage):
             else []
         )
 
-    def set_up(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> Summary:
         options: Options = run.options
         encoding = load(options.tokenizer, options.eot_token)
-        file = run.write_asset(TOKENIZER_FILE, encoding.tokenizer_json, named_by_content=True)
-        run.properties["tokenizer"] = {
+        content = encoding.tokenizer_json
+        file = run.asset_path(content_name(TOKENIZER_FILE, content))
+        tokenizer = {
             "name": encoding.name,
             "file": file,
-            "sha256": hashlib.sha256(encoding.tokenizer_json).hexdigest(),
+            "sha256": hashlib.sha256(content).hexdigest(),
             "vocab_size": encoding.vocab_size,
             "eot": encoding.eot,
         }
-        run.properties["ids_checked"] = True
+        return Summary(
+            properties={"tokenizer": tokenizer, "ids_checked": True}, contents={file: content}
+        )
 
-    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         check_changed(run, records)
         held_out = sum(record.stats.get("documents_val", 0) for record in records)
         if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
@@ -71,6 +82,7 @@ class Tokenize(Stage):
                 "tokenize: val/ is empty at --val_fraction %s; give a larger one",
                 run.options.val_fraction,
             )
+        return Summary()
 
 
 STAGE = Tokenize()

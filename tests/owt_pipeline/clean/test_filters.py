@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import time
@@ -15,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.stages.clean.documents import clean_document
-from owt_pipeline.stages.clean.filters import FILTERS, c4_lines, first_broken, words_of
+from owt_pipeline.stages.clean.filters import FILTERS, c4_lines, first_violation, words_of
 from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.stage import STAGE
 from schemas import DATASETS, Reason, SettingsError
+from schemas.filters import BUILT_IN
 from schemas.settings import from_table, shaping_options
 
 WORDS = (
@@ -33,20 +34,38 @@ WITHOUT_STOP_WORDS = [
 
 
 def found(name: str, text: str) -> str | None:
-    return first_broken(FILTERS[name](text), getattr(Options(), name))
+    measure = FILTERS[BUILT_IN[name].measured_by or name]
+    return first_violation(measure(text), getattr(Options(), name))
 
 
-def test_every_filter_has_thresholds_and_a_column_of_its_signals() -> None:
+def test_every_filter_has_thresholds_signals_and_a_reason() -> None:
     columns = DATASETS["clean"].schema.field("signals").type
-    assert columns.names == list(FILTERS) == [str(Reason.of(name)) for name in FILTERS]
-    assert Options.__dataclass_fields__["filters"].metadata["choices"] == tuple(FILTERS)
+    assert columns.names == list(FILTERS)
+    assert set(FILTERS) <= set(BUILT_IN)
+    assert Options.__dataclass_fields__["filters"].metadata["choices"] == tuple(BUILT_IN)
     for name, measure in FILTERS.items():
-        signals = measure(PROSE)
-        assert columns.field(name).type.names == list(signals)
-        limits = [
-            field.name.partition("_")[2] for field in dataclasses.fields(getattr(Options(), name))
-        ]
-        assert list(dict.fromkeys(limits)) == list(signals)
+        assert columns.field(name).type.names == list(measure(PROSE))
+    for name, thresholds in BUILT_IN.items():
+        assert str(Reason.of(name)) == name
+        assert getattr(Options(), name) == thresholds
+        own_signals = columns.field(thresholds.measured_by or name).type.names
+        assert set(thresholds.signals()) <= set(own_signals)
+        assert thresholds.measured_by or thresholds.signals() == own_signals
+
+
+def test_lines_are_fineweb_without_repeated_lines() -> None:
+    fineweb, lines = vars(Options().fineweb), vars(Options().lines)
+    assert {**lines, "max_repeated_line_chars": 0.01} == fineweb
+
+
+def test_a_filter_without_signals_that_is_off_leaves_keys_alone() -> None:
+    default = STAGE.shaping(Options())
+    assert "lines" not in default
+    assert default["fineweb"]["max_short_lines"] == 0.67
+    other = from_table(Options, {"lines": {"max_short_lines": 0.5}}, "[clean]")
+    assert STAGE.shaping(other) == default
+    on = from_table(Options, {"filters": ["lines"], "lines": {"max_short_lines": 0.5}}, "[clean]")
+    assert STAGE.shaping(on)["lines"]["max_short_lines"] == 0.5
 
 
 LONG_WORDS = "the incomprehensibilities and counterrevolutionaries " * 30
@@ -132,6 +151,10 @@ def test_a_mistaken_threshold_is_one_clear_error(table: object, problem: str) ->
             "\n".join(f"{line[:31]}x." for line in LINES[:20]) + "\n" * 200,
             "new_lines is",
         ),
+        ("lines", PROSE.replace(".", ""), "punctuated_lines is 0.0000, less than 0.12"),
+        ("lines", "\n".join(["Short line."] * 3 + LINES[:1]), "short_lines is 0.7500, more than"),
+        ("lines", "\n".join(f"{line[:31]}x." for line in LINES[:20]) + "\n" * 200, "new_lines is"),
+        ("lines", "\n".join([*LINES[:20], *LINES[:20]]), None),
         # C4 judges by lines that it later drops, but not by those that it drops before.
         (
             "c4",
@@ -156,7 +179,7 @@ def test_a_mistaken_threshold_is_one_clear_error(table: object, problem: str) ->
             "\n".join(f"“{x[:-1]}” — [*] ({x})[^{n}] | … |" for n, x in enumerate(LINES)),
             None,
         ),
-        *((name, PROSE, None) for name in FILTERS),
+        *((name, PROSE, None) for name in BUILT_IN),
     ],
 )
 def test_each_filter_rejects_by_each_of_its_rules(name: str, text: str, rule: str | None) -> None:
@@ -213,7 +236,7 @@ def test_a_text_is_measured_as_by_the_published_code(
 
 @given(st.text(max_size=400))
 def test_filters_accept_any_text(text: str) -> None:
-    for name in FILTERS:
+    for name in BUILT_IN:
         found(name, text)
 
 
@@ -223,8 +246,8 @@ def test_filters_accept_any_text(text: str) -> None:
 def test_long_repetitive_text_is_judged(unit: str) -> None:
     text = f"b{unit * (100_000 // len(unit))}b"
     started = time.process_time()
-    clean_document(text, Options(min_tokens=0, languages=("all",), filters=tuple(FILTERS)))
-    for name in FILTERS:
+    clean_document(text, Options(min_tokens=0, languages=("all",), filters=tuple(BUILT_IN)))
+    for name in BUILT_IN:
         found(name, text)
     assert (
         time.process_time() - started < 10

@@ -28,12 +28,12 @@ from owt_pipeline.stages.clean.documents import (
     detect,
     too_short,
 )
-from owt_pipeline.stages.clean.filters import FILTERS
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.repair import mask, tidy
 from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
+from schemas.filters import BUILT_IN
 from tests.owt_pipeline.making import add_rows, write_dataset
 from tests.owt_pipeline.runs import drop, snapshot
 
@@ -245,11 +245,11 @@ def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
     measured = pa.table(clean_batch(batch, Options(**everything)).kept)
     assert measured["n_chars"].to_pylist() == [len(text) for text in measured["text"].to_pylist()]
     decisions = set()
-    for name in FILTERS:
+    for name, thresholds in BUILT_IN.items():
+        signals = f"signals.{thresholds.measured_by or name}"
         limits = dataclasses.asdict(getattr(Options(), name))
         broken = (
-            f"signals.{name}.{x[4:]} {'>' if x.startswith('max') else '<'} {limits[x]}"
-            for x in limits
+            f"{signals}.{x[4:]} {'>' if x.startswith('max') else '<'} {limits[x]}" for x in limits
         )
         asked = duckdb.sql(
             f"select url_id from measured where not ({' or '.join(broken)}) order by 1"

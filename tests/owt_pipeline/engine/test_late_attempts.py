@@ -16,7 +16,7 @@ from owt_pipeline.engine.generations import begin
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.plan import open_run, plan_stage
 from owt_pipeline.engine.publish import publish
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, Summary
 from owt_pipeline.errors import LedgerError, LostRun
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -51,8 +51,8 @@ class Noting(Stage):
     def shards_for(self, options: Options, sources: Any) -> int:
         return PARTS
 
-    def finish(self, run: StageRun, records: Sequence[Any]) -> None:
-        run.write_asset("notes.txt", run.options.text.encode())
+    def finish(self, run: StageRun, records: Sequence[Any]) -> Summary:
+        return Summary(contents={run.asset_path("notes.txt"): run.options.text.encode()})
 
 
 STAGE = Noting()

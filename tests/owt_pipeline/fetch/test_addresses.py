@@ -21,7 +21,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.answers import HttpResponse
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.web.addresses import (
     Addresses,
@@ -33,7 +33,7 @@ from owt_pipeline.stages.fetch.web.addresses import (
 )
 from owt_pipeline.stages.fetch.web.client import Client
 from owt_pipeline.stages.fetch.web.live import redirect_target, requested_url
-from owt_pipeline.stages.fetch.web.politeness import Failed, Gate, retry_after
+from owt_pipeline.stages.fetch.web.politeness import Gate, RequestError, retry_after
 from owt_pipeline.stages.fetch.web.robots import robots_token
 from schemas import Reason
 
@@ -255,7 +255,7 @@ def connected(
         client = Client(Options(user_agent="x", **options))  # type: ignore[arg-type]
         try:
             await client.get(URL(url), lambda *_: False, Gate(0.0, 1))
-        except Failed as failure:
+        except RequestError as failure:
             return failure.reason
         finally:
             await client.close()
@@ -322,9 +322,9 @@ def test_names_without_an_answer_do_not_delay_other_names(monkeypatch: pytest.Mo
     assert all(isinstance(infos, list) for infos in found[6:])
 
 
-def answer(**headers: str) -> Received:
+def answer(**headers: str) -> HttpResponse:
     fields = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return Received("http://a.example/dir/page?q", 302, fields, b"", b"", 1)
+    return HttpResponse("http://a.example/dir/page?q", 302, fields, b"", b"", 1)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_robots_txt_knows_an_agent_by_its_product_name(agent: str, token: str) -
 def test_any_location_is_a_target_or_a_bad_redirect(location: str) -> None:
     try:
         target = redirect_target(answer(Location=location))
-    except Failed as failure:
+    except RequestError as failure:
         reason = failure.reason
     else:
         assert target.scheme in ("http", "https")

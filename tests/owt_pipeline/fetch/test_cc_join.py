@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.stages.fetch.answers import NoPage, wanted_moment
+from owt_pipeline.stages.fetch.answers import FetchFailure, target_time
 from owt_pipeline.stages.fetch.archives.commoncrawl import (
     WANTED_WITH,
     BulkClient,
@@ -28,7 +28,7 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
     span,
     wanted_keys,
 )
-from owt_pipeline.stages.fetch.archives.search import Asked, Capture, nearest_page
+from owt_pipeline.stages.fetch.archives.search import ArchiveQuery, Capture, best_capture
 from schemas import Reason
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
 
@@ -67,9 +67,9 @@ class Tried(BulkClient):
         self.holdings, self.captures = "CC", captures
         self.read_captures: list[Capture] = []
 
-    async def read(self, capture: Capture, url: str) -> NoPage:
+    async def read(self, capture: Capture, url: str) -> FetchFailure:
         self.read_captures.append(capture)
-        return NoPage(Reason.BAD_RESPONSE, "no record")
+        return FetchFailure(Reason.BAD_RESPONSE, "no record")
 
 
 URLS = [f"http://{host}/{path}" for host in ("a.example", "www.b.example", "c.example", "d.example")
@@ -107,7 +107,7 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
     for url, created in {
         canonical_url(url): (url, created) for url, created in urls.items()
     }.values():
-        moment = wanted_moment(choice, created)
+        moment = target_time(choice, created)
         mine = [
             each for some in index for each in some
             if canonical_url(each["url"]) == canonical_url(url)
@@ -123,15 +123,15 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
         )
         captures = found.get(id_of(canonical_url(url)), [])
         assert len(captures) == len(mine)
-        tried, asked = Tried(found), Asked(canonical_url(url), url, moment)
-        answer = asyncio.run(nearest_page(tried, asked))
+        tried, asked = Tried(found), ArchiveQuery(canonical_url(url), url, moment)
+        answer = asyncio.run(best_capture(tried, asked))
         read = tried.read_captures
         # Captures of the same time may come in any order; all else is settled.
         assert [(each.truncated, abs(each.date - moment), each.date) for each in read] == pages[
             :TRIED
         ]
         assert all(each.place[3] == f"CC-{each.place[0]}" for each in read)
-        assert isinstance(answer, NoPage)
+        assert isinstance(answer, FetchFailure)
         assert (answer.reason == Reason.NOT_ARCHIVED) == (not pages)
 
 

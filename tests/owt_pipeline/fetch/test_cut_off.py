@@ -12,7 +12,7 @@ import pytest
 from yarl import URL
 
 from owt_pipeline.stages.fetch.web.client import Client
-from owt_pipeline.stages.fetch.web.politeness import Failed, Gate
+from owt_pipeline.stages.fetch.web.politeness import Gate, RequestError
 from tests.owt_pipeline.fetch.archive_server import AT, Answer, CommonCrawl, Wayback
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Serve, Way
 from tests.owt_pipeline.fetch.conftest import Write
@@ -223,7 +223,7 @@ def test_framing_is_read_alike_in_packets_of_any_size(serve: Serve, size: int) -
             received = await client.get(
                 URL(f"http://{name}.{DOMAIN}/"), lambda *_: False, Gate(0.0, 1)
             )
-        except Failed as failure:
+        except RequestError as failure:
             return str(failure.reason)
         return "page" if received.body == PAGE else repr(received.body)
 

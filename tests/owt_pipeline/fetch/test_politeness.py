@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.answers import HttpResponse
 from owt_pipeline.stages.fetch.web.live import Cookies
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
@@ -154,7 +154,7 @@ def test_cookies_are_sent_only_where_they_were_set_for(asked: str, sent: set[str
     async def header() -> str | None:
         cookies = Cookies()
         assert cookies.header(URL(asked)) is None
-        cookies.take(Received("https://www.a.example/x", 302, headers, b"", b"", 1))
+        cookies.take(HttpResponse("https://www.a.example/x", 302, headers, b"", b"", 1))
         return cookies.header(URL(asked))
 
     assert set(filter(None, (asyncio.run(header()) or "").split("; "))) == sent

@@ -12,20 +12,24 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.stages.fetch import recorder
-from owt_pipeline.stages.fetch.answers import Fetched, NoPage, Page, Received
-from owt_pipeline.stages.fetch.recorder import Attempt, Recorder
+from owt_pipeline.stages.fetch.answers import FetchedResponse, FetchFailure, HttpResponse, Page
+from owt_pipeline.stages.fetch.recorder import Recorder, ShardLease
 from owt_pipeline.stages.fetch.segments import SegmentWriter
 from schemas import Reason
 from tests.owt_pipeline.fetch.test_segments import answered, no_pages, writer
 
 BODY = b"<p>page</p>" * 10_000
-PAGE = Fetched(
-    Received("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5), (), 1, 5, 1_000_000
+PAGE = FetchedResponse(
+    HttpResponse("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5),
+    (),
+    1,
+    5,
+    1_000_000,
 )
 MOST_WAITING = 4 << 20
 
 
-class _Only(Attempt):
+class _Only(ShardLease):
     """The only attempt at a shard."""
 
     def __init__(self) -> None:
@@ -43,7 +47,7 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
     shown: list[tuple[int, int]] = []
     may_write, append = threading.Event(), SegmentWriter.append
 
-    def wait_and_append(writer: SegmentWriter, url_id: int, answer: NoPage | Page) -> bool:
+    def wait_and_append(writer: SegmentWriter, url_id: int, answer: FetchFailure | Page) -> bool:
         may_write.wait(60)
         return append(writer, url_id, answer)
 
@@ -66,7 +70,7 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
             waiting = given
             may_write.set()
             await giving
-            await recorder.take(500, NoPage(Reason.DNS, "no such name"))
+            await recorder.take(500, FetchFailure(Reason.DNS, "no such name"))
         return waiting
 
     waiting = asyncio.run(record())
@@ -87,7 +91,7 @@ def test_answers_that_wait_for_a_thread_when_the_asking_ends_are_in_a_segment(
         busy = threading.Event()
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         async with Recorder(writer(tmp_path), ATTEMPT, lambda *_: None) as recorder:
-            await recorder.take(1, NoPage(Reason.DNS, "no such name"))
+            await recorder.take(1, FetchFailure(Reason.DNS, "no such name"))
             asyncio.get_running_loop().run_in_executor(None, busy.wait, 60)
             await asyncio.sleep(0.3)
             threading.Timer(0.5, busy.set).start()

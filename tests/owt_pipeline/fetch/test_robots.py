@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.web.politeness import Failed
+from owt_pipeline.stages.fetch.answers import HttpResponse
+from owt_pipeline.stages.fetch.web.politeness import RequestError
 from owt_pipeline.stages.fetch.web.robots import Robots, naming, read_robots
 
 AGENT = "my-corpus"
@@ -21,15 +21,15 @@ ORIGIN = URL("http://a.example")
 def robots_of(text: str | bytes, agent: str = AGENT) -> Robots:
     body = text if isinstance(text, bytes) else text.encode()
 
-    async def get(url: URL) -> Received:
-        return Received(str(url), 200, [], b"", body, 1)
+    async def get(url: URL) -> HttpResponse:
+        return HttpResponse(str(url), 200, [], b"", body, 1)
 
     return asyncio.run(read_robots(ORIGIN, get, agent))
 
 
 def is_allowed(text: str | bytes, path: str = "/x", agent: str = AGENT) -> bool:
     robots = robots_of(text, agent)
-    with contextlib.suppress(Failed):
+    with contextlib.suppress(RequestError):
         robots.check(URL(f"{ORIGIN}{path}", encoded=True), agent)
         return True
     return False
@@ -117,6 +117,90 @@ def test_rules_match_as_in_the_standard(
 ) -> None:
     text = f"User-agent: my-corpus/1.0\n{rules}\n"
     assert [path for path in allowed + forbidden if is_allowed(text, path)] == allowed
+
+
+SIMPLE = """\
+User-Agent: *
+Disallow: *.gif$
+Disallow: /example/
+Allow: /publications/
+
+User-Agent: foobot
+Disallow:/
+Allow:/example/page.html
+Allow:/example/allowed.gif
+
+User-Agent: barbot
+User-Agent: bazbot
+Disallow: /example/page.html
+
+User-Agent: quxbot
+"""
+"""The example of RFC 9309, 5.1."""
+
+LONGEST = "User-Agent: foobot\nAllow: /example/page/\nDisallow: /example/page/disallowed.gif\n"
+"""The example of RFC 9309, 5.2."""
+
+ONLY = "User-agent: *\nDisallow: /\nAllow: {}\n"
+OUTSIDE = "Disallow: /a\n\nUser-agent: foobot\nDisallow: /b\n\n\nDisallow: /c\n"
+MANY_NAMES = "User-agent: foobot\nUser-agent: barbot\n\nDisallow: /a\nUser-agent: *\nAllow: /\n"
+UNKNOWN_LINES = "User-agent: foobot\nSitemap: /s.xml\nNoindex: /\nDisallow: /a\nHost: b.example\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "agent", "allowed", "forbidden"),
+    [
+        (SIMPLE, "foobot", ["/example/page.html", "/example/allowed.gif"], ["/", "/example/x"]),
+        (SIMPLE, "barbot", ["/", "/example/", "/x.gif"], ["/example/page.html"]),
+        (SIMPLE, "bazbot", ["/x.gif"], ["/example/page.html?q"]),
+        (SIMPLE, "quxbot", ["/", "/example/page.html", "/x.gif"], []),
+        (SIMPLE, "other", ["/", "/publications/", "/x.gif?a"], ["/x.gif", "/example/"]),
+        (LONGEST, "foobot", ["/example/page/", "/"], ["/example/page/disallowed.gif"]),
+        ("", "foobot", ["/"], []),
+        ("Disallow: /", "foobot", ["/"], []),
+        (OUTSIDE, "foobot", ["/a"], ["/b", "/c"]),
+        (MANY_NAMES, "foobot", ["/b"], ["/a"]),
+        (MANY_NAMES, "barbot", ["/b"], ["/a"]),
+        (MANY_NAMES, "other", ["/a"], []),
+        (UNKNOWN_LINES, "foobot", ["/b", "/s.xml"], ["/a"]),
+    ],
+)
+def test_groups_count_as_in_the_standards_examples(
+    text: str, agent: str, allowed: list[str], forbidden: list[str]
+) -> None:
+    paths = allowed + forbidden
+    assert [path for path in paths if is_allowed(text, path, agent)] == allowed
+    # The standard allows CRLF and CR, too.
+    windows = text.replace("\n", "\r\n")
+    assert [path for path in paths if is_allowed(windows, path, agent)] == allowed
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed", "forbidden"),
+    [
+        # The table of RFC 9309, 2.2.2.
+        ("/foo/bar?baz=quz", ["/foo/bar?baz=quz", "/foo/bar?baz=quzz"], ["/foo/bar"]),
+        ("/foo/bar?baz=https://a.b", ["/foo/bar?baz=https://a.b"], ["/foo/bar?baz=https:"]),
+        ("/foo/bar/ツ", ["/foo/bar/%E3%83%84", "/foo/bar/%e3%83%84"], ["/foo/bar/%E3%83%85"]),
+        ("/foo/bar/%E3%83%84", ["/foo/bar/%E3%83%84"], ["/foo/bar/"]),
+        ("/foo/bar/%62%61%7A", ["/foo/bar/baz", "/foo/bar/%62%61%7A"], ["/foo/bar/bay"]),
+        # RFC 9309, 2.2.3: `*` and `$`, and what stands for these characters themselves.
+        ("/this/*/exactly", ["/this/a/exactly", "/this/a/b/exactly/c"], ["/this/exactly"]),
+        ("/exactly$", ["/exactly"], ["/exactly/", "/exactly?q"]),
+        ("/x*$", ["/x", "/xyz"], ["/y"]),
+        ("/a$b", ["/a$b", "/a$bc"], ["/a"]),
+        ("/star-%2A.html", ["/star-*.html", "/star-%2A.html"], ["/star-x.html"]),
+        ("/path/foo-%24", ["/path/foo-$", "/path/foo-%24"], ["/path/foo-"]),
+        ("/a # the rest is a comment", ["/a", "/ab"], ["/b"]),
+        ("/Case", ["/Case"], ["/case"]),
+    ],
+)
+def test_paths_match_as_in_the_standards_table(
+    rule: str, allowed: list[str], forbidden: list[str]
+) -> None:
+    text = ONLY.format(rule)
+    paths = allowed + forbidden
+    assert [path for path in paths if is_allowed(text, path)] == allowed
 
 
 def test_a_byte_order_mark_and_bytes_that_are_no_text_do_no_harm() -> None:

@@ -24,9 +24,14 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import Place, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch import recorder, shards
-from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
-from owt_pipeline.stages.fetch.recorder import Attempt, Recorder, Superseded
-from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter, is_in, shards_with_hosts_of
+from owt_pipeline.stages.fetch.answers import INDEXED, Answer, FetchFailure, Page
+from owt_pipeline.stages.fetch.recorder import Recorder, ShardLease, Superseded
+from owt_pipeline.stages.fetch.segments import (
+    SegmentReader,
+    SegmentWriter,
+    isin_sorted,
+    shards_with_hosts_of,
+)
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Generation, Root, ShardRecord
@@ -47,16 +52,20 @@ pages = st.builds(
     record=st.binary(max_size=300),
     redirects=st.lists(st.binary(max_size=50), max_size=3).map(tuple),
 )
-answers = st.one_of(pages, st.builds(NoPage, st.sampled_from(list(Reason)), st.text(max_size=50)))
+answers = st.one_of(
+    pages, st.builds(FetchFailure, st.sampled_from(list(Reason)), st.text(max_size=50))
+)
 entries = st.dictionaries(st.integers(0, (1 << 64) - 1), answers, max_size=8)
 
 
 ROOT = Root(generations=[Generation("collect", 0, 1)])
 
 
-def answered(run: Path, ids: Iterable[int], shard: int = 0, root: Root = ROOT) -> Answered:
+def answered(run: Path, ids: Iterable[int], shard: int = 0, root: Root = ROOT) -> SegmentReader:
     """What `live` has answered to these URLs of a shard."""
-    return Answered(Storage(str(run)), root, shard, "live-0123abcd", np.array([*ids], np.uint64))
+    return SegmentReader(
+        Storage(str(run)), root, shard, "live-0123abcd", np.array([*ids], np.uint64)
+    )
 
 
 def writer(run: Path, shard: int = 0, root: Root = ROOT, *, is_last: bool = True) -> SegmentWriter:
@@ -74,7 +83,7 @@ def write(run: Path, attempts: Iterable[dict[int, Answer]], per_segment: int = 3
         segments.flush()
 
 
-def read_back(run: Path, found: Answered) -> dict[int, tuple[object, ...]]:
+def read_back(run: Path, found: SegmentReader) -> dict[int, tuple[object, ...]]:
     """What was answered to each URL: why there is no page, or its columns and its record."""
     read = Storage(str(run)).read_range
     return {
@@ -85,11 +94,11 @@ def read_back(run: Path, found: Answered) -> dict[int, tuple[object, ...]]:
     }
 
 
-def rows_of(found: Answered) -> list[dict[str, Any]]:
+def rows_of(found: SegmentReader) -> list[dict[str, Any]]:
     return found.rows(np.union1d(found.ids, found.postponed)).to_pylist()
 
 
-def no_pages(found: Answered) -> dict[int, tuple[str, str]]:
+def no_pages(found: SegmentReader) -> dict[int, tuple[str, str]]:
     """Reason and detail of the answers that are no pages."""
     return {
         row["url_id"]: (row["reason"], row["detail"]) for row in rows_of(found) if row["reason"]
@@ -97,7 +106,7 @@ def no_pages(found: Answered) -> dict[int, tuple[str, str]]:
 
 
 def expected_of(answer: Answer) -> tuple[object, ...]:
-    if isinstance(answer, NoPage):
+    if isinstance(answer, FetchFailure):
         return str(answer.reason), answer.detail
     return *(getattr(answer, name) for name in INDEXED), answer.record
 
@@ -132,7 +141,7 @@ numbers = st.lists(st.integers(0, 20) | st.integers(0, (1 << 64) - 1), max_size=
 
 @given(numbers, numbers)
 def test_ids_are_looked_up_among_ascending_ones(ids: np.ndarray, known: np.ndarray) -> None:
-    assert is_in(ids, np.sort(known)).tolist() == np.isin(ids, known).tolist()
+    assert isin_sorted(ids, np.sort(known)).tolist() == np.isin(ids, known).tolist()
 
 
 @settings(max_examples=50, deadline=None)
@@ -148,7 +157,7 @@ def test_a_damaged_segment_loses_only_its_own_answers(
         at %= len(content)
         path.write_bytes(content[:at] + junk)  # as a bad disk may have it
         other = max(answers) ^ 1
-        write(run, [{other: NoPage(Reason.DNS, "no such name")}])
+        write(run, [{other: FetchFailure(Reason.DNS, "no such name")}])
         if path.stat().st_size != len(content):
             assert read_back(run, answered(run, {*answers, other})) == {
                 other: ("dns", "no such name")
@@ -157,12 +166,12 @@ def test_a_damaged_segment_loses_only_its_own_answers(
 
 def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Path) -> None:
     segments = writer(tmp_path, is_last=False)
-    assert not segments.append(1, NoPage(Reason.TIMEOUT, "slow"))
-    assert segments.append(2, NoPage(Reason.HTTP_404, "gone"))
+    assert not segments.append(1, FetchFailure(Reason.TIMEOUT, "slow"))
+    assert segments.append(2, FetchFailure(Reason.HTTP_404, "gone"))
     segments.flush()
     found = answered(tmp_path, [1, 2])
     assert (found.ids.tolist(), found.postponed.tolist()) == ([2], [1])
-    write(tmp_path, [{1: NoPage(Reason.CONNECT, "down")}])
+    write(tmp_path, [{1: FetchFailure(Reason.CONNECT, "down")}])
     found.load()
     assert (found.ids.tolist(), no_pages(found)[1][0]) == ([1, 2], "connect"), (
         "what is final counts"
@@ -171,7 +180,7 @@ def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Pa
     found = answered(tmp_path, [1, 2], root=again)
     assert (found.ids.tolist(), found.failed_before.tolist()) == ([2], [1])
     segments = writer(tmp_path, root=again)
-    segments.append(1, NoPage(Reason.TIMEOUT, "still"))
+    segments.append(1, FetchFailure(Reason.TIMEOUT, "still"))
     segments.flush()
     assert no_pages(answered(tmp_path, [1, 2], root=again))[1] == ("timeout", "still")
 
@@ -187,7 +196,7 @@ def test_a_host_s_segments_are_found_in_all_generations(tmp_path: Path) -> None:
         assert all(set(shards) <= set(shards_with_hosts_of(root, shard)) for shard in shards)
     assert shards_with_hosts_of(root, 3) == [3, 8 + 3, 8 + 7, 8 + 11, 20, 21 + 3, 21 + 11]
     segments = writer(tmp_path, 3, root)
-    segments.append(7, NoPage(Reason.DNS, "no such name"))
+    segments.append(7, FetchFailure(Reason.DNS, "no such name"))
     segments.flush()
     assert [answered(tmp_path, [7], shard, root).ids.tolist() for shard in (3, 15, 4)] == [
         [7],
@@ -202,27 +211,27 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "SEGMENT_SECONDS", 0.3)
 
 
-NOTHING = NoPage(Reason.DNS, "no such name")
+NOTHING = FetchFailure(Reason.DNS, "no such name")
 
 
 @pytest.mark.usefixtures("quick")
 def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, check = threading.Event(), Attempt.check
+    taken, check = threading.Event(), ShardLease.check
 
-    def look(attempt: Attempt) -> None:
+    def look(attempt: ShardLease) -> None:
         try:
             check(attempt)
         except Superseded:
             taken.wait(10)
             raise
 
-    monkeypatch.setattr(Attempt, "check", look)
+    monkeypatch.setattr(ShardLease, "check", look)
 
     async def run() -> None:
         run = Storage(str(tmp_path))
-        first, second = (Attempt(run, "warc/part-00000") for _ in range(2))
+        first, second = (ShardLease(run, "warc/part-00000") for _ in range(2))
         assert not first.begin()
         with pytest.raises(Superseded):
             async with Recorder(writer(tmp_path), first, lambda *_: None) as recorder:
@@ -252,7 +261,7 @@ def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(
 ) -> None:
     async def run() -> None:
         run = Storage(str(tmp_path))
-        first, second = (Attempt(run, "warc/part-00000") for _ in range(2))
+        first, second = (ShardLease(run, "warc/part-00000") for _ in range(2))
         first.begin()
         second.begin()
         waiting = asyncio.ensure_future(first.wait_for_other())
@@ -281,13 +290,13 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
     ids = sorted(urls["url_id"].to_pylist())
 
     def read(some: np.ndarray) -> pa.Table:
-        return urls.filter(pc.is_in(urls["url_id"], pa.array(some)))
+        return urls.filter(pc.isin_sorted(urls["url_id"], pa.array(some)))
 
     known: list[Answer] = [
         Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i)
         for i in range(3)
     ]
-    known.append(NoPage(Reason.DNS, "no such name"))
+    known.append(FetchFailure(Reason.DNS, "no such name"))
     written = set()
     for number, order in enumerate(itertools.permutations(range(4))):
         run = tmp_path / f"run{number}"

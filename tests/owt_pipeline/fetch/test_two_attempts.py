@@ -23,7 +23,7 @@ from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.options import Options
-from owt_pipeline.stages.fetch.segments import Answered
+from owt_pipeline.stages.fetch.segments import SegmentReader
 from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage import disk, lock
 from owt_pipeline.storage.folder import Storage
@@ -78,7 +78,9 @@ class Machines:
         ids = np.fromiter(by_id, np.uint64)
         return {
             by_id[found]
-            for found in Answered(self.runtime.workdir, self.run.root, 0, prefix, ids).ids.tolist()
+            for found in SegmentReader(
+                self.runtime.workdir, self.run.root, 0, prefix, ids
+            ).ids.tolist()
         }
 
     def start(self, machine: str) -> subprocess.Popen[bytes]:

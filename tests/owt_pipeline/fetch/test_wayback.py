@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.archives.wayback import original_headers, parse_captures
-from owt_pipeline.stages.fetch.web.politeness import Failed
+from owt_pipeline.stages.fetch.web.politeness import RequestError
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT, AT, DAY, HOST, Answer, Wayback, timestamp
 from tests.owt_pipeline.fetch.conftest import Write
@@ -248,7 +248,7 @@ def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> N
     body = json.dumps([names, *rows])
     if as_lines:
         body = "\n".join(json.dumps(dict(zip(names, row, strict=False))) for row in rows)
-    with contextlib.suppress(Failed):
+    with contextlib.suppress(RequestError):
         for capture in parse_captures(body.encode(), "https://a.example/x"):
             assert (capture.url, timestamp(capture.date)) == (
                 "http://a.example/x",
@@ -258,7 +258,7 @@ def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> N
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
-    with contextlib.suppress(Failed):
+    with contextlib.suppress(RequestError):
         assert parse_captures(body, "https://a.example/") == []
 
 

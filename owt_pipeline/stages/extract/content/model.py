@@ -145,22 +145,26 @@ class Odds:
     def __init__(self, names: Mapping[str, float], texts: Mapping[str, float]):
         self.names, self.texts = names, texts
         self._of_word = {word.encode(): value for word, value in texts.items()}
+        self._of_class_word = {word: (word, value) for word, value in names.items()}
+        if "comments" in names:
+            # Words for comments in other languages count as the English one.
+            for word in COMMENT_WORDS:
+                self._of_class_word.setdefault(word, ("comments", names["comments"]))
         self.of_name = lru_cache(_NAMES_KNOWN)(self._of_name)
         """Lowest, highest and mean log-odds of the words in a container's name."""
 
     def _of_name(self, name: str) -> tuple[float, float, float]:
-        tag, _, names = name.partition(" ")
-        odds = self.names
-        found = {tag: odds[tag]} if tag in odds else {}
-        for one in names.split():
-            for word in read_name(one)[1]:
-                known = (
-                    "comments" if word in COMMENT_WORDS and word not in odds else word
-                )  # of other languages
-                if known in odds:
-                    found[known] = odds[known]
-        values = found.values()
-        return (min(values), max(values), sum(values) / len(values)) if values else _NO_KNOWN_WORD
+        tag, _, classes = name.partition(" ")
+        odds = {tag: self.names[tag]} if tag in self.names else {}
+        for class_name in classes.split():
+            for word in read_name(class_name)[1]:
+                if word in self._of_class_word:
+                    known_word, value = self._of_class_word[word]
+                    odds[known_word] = value
+        if not odds:
+            return _NO_KNOWN_WORD
+        values = odds.values()
+        return min(values), max(values), sum(values) / len(values)
 
     def of_texts(self, words: Sequence[Sequence[bytes]], chars: np.ndarray) -> np.ndarray:
         """Lowest, highest and mean log-odds of the words of each short text (3, texts); 0 for

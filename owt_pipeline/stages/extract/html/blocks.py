@@ -63,15 +63,16 @@ class Container:
         kind: int = 0,
         start: int = 0,
     ):
-        self.index, self.tag, self.parent, self.form, self.kind, self.start = (
-            index,
-            tag,
-            parent,
-            form,
-            kind,
-            start,
-        )
-        self.names, self.children, self.end, self.number = "", 0, index + 1, -1
+        self.index = index
+        self.tag = tag
+        self.parent = parent
+        self.form = form
+        self.kind = kind
+        self.start = start
+        self.names = ""
+        self.children = 0
+        self.end = index + 1
+        self.number = -1
 
     def around(self) -> Iterator[Container]:
         """The container and those around it, outwards."""
@@ -114,14 +115,13 @@ class Block:
     def __init__(
         self, form: int, text: str, link_chars: int, container: Container, marked: str | None = None
     ):
-        self.form, self.text, self.link_chars, self.container, self.marked = (
-            form,
-            text,
-            link_chars,
-            container,
-            marked,
-        )
+        self.form = form
+        self.text = text
+        self.link_chars = link_chars
+        self.container = container
+        self.marked = marked
         self.chars = len(text)
         self.cells: tuple[str, ...] | None = None
         self.is_header = False
-        self.links = self.images = 0
+        self.links = 0
+        self.images = 0

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
-from owt_pipeline.stages.extract.html.names import BLOCK, NOT_TEXT, finder
+from owt_pipeline.stages.extract.html.names import BLOCK, NOT_TEXT
 
 _TEX_ENCODINGS = ("application/x-tex", "application/x-latex", "latex", "tex", "text/x-tex")
-_names_formula = finder(
-    re.compile(
-        r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE
-    )
+_FORMULA_NAME = re.compile(
+    r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE
 )
 _IMAGE_SOURCE = re.compile(r"latex\.codecogs\.com|chart\?cht=tx|/latex\.php|quicklatex\.com")
 _LATEX = re.compile(r"[\\^_=]")
@@ -27,18 +26,16 @@ _STYLE = re.compile(
     r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL
 )
 _DOLLARS = re.compile(r"(\$\$?)([^$]+)\1")
-_names_gutter = finder(
-    re.compile(
-        r"(?:^|[\s_-])(?:line-?nos?|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num|rouge-gutter|gl"
-        r"|hljs-ln-numbers|hljs-ln-n|line-numbers-rows|linenodiv|td-line-number)(?=[\s_-]|$)",
-        re.IGNORECASE,
-    )
+_GUTTER_NAME = re.compile(
+    r"(?:^|[\s_-])(?:line-?nos?|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num"
+    r"|rouge-gutter|gl|hljs-ln-numbers|hljs-ln-n|line-numbers-rows|linenodiv|td-line-number)"
+    r"(?=[\s_-]|$)",
+    re.IGNORECASE,
 )
-_names_line = finder(  # `line`, `code-line`, `CodeMirror-line`, `codeLine_x8a`, but not `inline`
-    re.compile(
-        r"(?:^|[\s_-])(?:cl|(?!inline|underline|outline|headline|newline)[A-Za-z]*?[lL]ine)"
-        r"(?:[-_]?(?:text|code|content|wrapper))?(?=$|[\s_]|\d|-\d|-[a-z]+\d)"
-    )
+# `line`, `code-line`, `CodeMirror-line`, `codeLine_x8a`, but not `inline`.
+_LINE_NAME = re.compile(
+    r"(?:^|[\s_-])(?:cl|(?!inline|underline|outline|headline|newline)[A-Za-z]*?[lL]ine)"
+    r"(?:[-_]?(?:text|code|content|wrapper))?(?=$|[\s_]|\d|-\d|-[a-z]+\d)"
 )
 _LANGUAGE = re.compile(
     r"(?:^|\s)lang(?:uage)?-(?!none\b|text\b|plain)([a-z][a-z0-9+#]{0,15})(?=\s|$)", re.IGNORECASE
@@ -53,8 +50,7 @@ _NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
 _SHOWN_AS_FLEX = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.IGNORECASE)
 # Not `pre-wrap` and `pre-line`, which editors write for prose.
 _KEEPS_SPACES = re.compile(r"white-space\s*:\s*pre\s*(?:!|;|$)", re.IGNORECASE)
-names_flex = finder(re.compile(r"(?:^|\s)(?:d-|is-|uk-)?(?:inline-)?flex(?=\s|$)"))
-"""Whether classes are those by which Tailwind, Bootstrap and others show an element as flex."""
+_FLEX_NAME = re.compile(r"(?:^|\s)(?:d-|is-|uk-)?(?:inline-)?flex(?=\s|$)")
 _SHOWN_AS_BLOCK = re.compile(
     r"display\s*:\s*(?:block|flex|grid|table|list-item)\b(?!-)", re.IGNORECASE
 )
@@ -138,7 +134,7 @@ def of_image(attributes: Mapping[str, str]) -> tuple[str, bool] | None:
     """(LaTeX, whether it is displayed on its own lines) of an image; None for any other image."""
     alternative, classes = attributes.get("alt"), attributes.get("class")
     if not alternative or not (
-        (classes and _names_formula(classes))
+        (classes and _FORMULA_NAME.search(classes))
         or (_LATEX.search(alternative) and _IMAGE_SOURCE.search(attributes.get("src") or ""))
     ):
         return None
@@ -193,7 +189,7 @@ class Lines(Inner):
         is_block = tag in BLOCK or is_shown_as_block(attributes)
         if is_block:
             self._blocks.append(self.depth)
-        if is_block or (classes and _names_line(classes)) or "data-line" in attributes:
+        if is_block or _names_line(classes) or "data-line" in attributes:
             self.pieces.append(_START)
 
     def end(self) -> None:
@@ -228,6 +224,17 @@ def is_line_number(attributes: Mapping[str, str]) -> bool:
     return (classes is not None and _names_gutter(classes)) or "data-line-number" in attributes
 
 
+# A page of code has thousands of lines with the same few classes.
+@lru_cache(1 << 10)
+def _names_gutter(classes: str) -> bool:
+    return _GUTTER_NAME.search(classes) is not None
+
+
+@lru_cache(1 << 10)
+def _names_line(classes: str) -> bool:
+    return _LINE_NAME.search(classes) is not None
+
+
 def keeps_spaces(attributes: Mapping[str, str]) -> bool:
     """Return whether an element's own style shows its text as it is written, like code."""
     style = attributes.get("style")
@@ -238,6 +245,12 @@ def is_shown_as_block(attributes: Mapping[str, str]) -> bool:
     """Return whether an element's own style shows it as a block, whatever its tag."""
     style = attributes.get("style")
     return style is not None and _SHOWN_AS_BLOCK.search(style) is not None
+
+
+def names_flex(classes: str) -> bool:
+    """Return whether Tailwind, Bootstrap and others show elements of these classes as flex."""
+    # Few classes have the word, and searching for it is faster than an expression.
+    return "flex" in classes and _FLEX_NAME.search(classes) is not None
 
 
 def is_flex(attributes: Mapping[str, str]) -> bool:

@@ -8,7 +8,7 @@ nothing alone: to the model, they are features like all others.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 
@@ -65,6 +65,8 @@ _COMMENT_PROPERTIES = frozenset(("comment", "schema:comment"))
 CONTROLS = frozenset(("aria-controls", "data-target", "data-bs-target", "onclick", "itemprop"))
 """Attributes of elements that open others, or that may name the page's author."""
 
+_LEVEL = re.compile(r"\blevel[1-6]\b")
+_OPENED = re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE)
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
     r"|post-?entry|^content\b|hentry|fulltext"
@@ -129,9 +131,11 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     )
     if identifier and (tag in HEADINGS or is_of_heading(classes)):
         identifier = ""
-    kind = (
-        container.kind | read_names(classes) | read_names(identifier)
-    )  # most ids are new, and classes are not
+    kind = container.kind | read_names(classes)
+    if identifier:
+        # Most ids are new, so to cache them as lists of names would only take time.
+        for name in identifier.split():
+            kind |= read_name(name)[0]
     names = f"{classes} {identifier}".strip()
     container.names = (
         names if role is None and prop is None else " ".join(filter(None, (names, role, prop)))
@@ -169,15 +173,12 @@ def leave_name(container: Container, identifier: str) -> None:
         container.kind = OF_TAG.get(container.tag, 0) | read_names(container.names)
 
 
-def finder(expression: re.Pattern[str]) -> Callable[[str], bool]:
-    """Whether `expression` matches anywhere in an element's classes; cached."""
-    return lru_cache(1 << 15)(lambda classes: expression.search(classes) is not None)
+def is_of_heading(classes: str) -> bool:
+    """Return whether docutils or Pandoc has made a section's id from the words of its heading."""
+    # Most classes have no "level", and searching for a word is faster than an expression.
+    return classes == "section" or ("level" in classes and _LEVEL.search(classes) is not None)
 
 
-is_of_heading = finder(re.compile(r"^section$|\blevel[1-6]\b"))
-"""Whether classes are those of a section whose id docutils or Pandoc has made from the words of
-its heading."""
-names_opened = finder(
-    re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE)
-)
-"""Whether names are those of hidden text that a control of the page shows."""
+def names_opened(names: str) -> bool:
+    """Return whether names are those of hidden text that a control of the page shows."""
+    return _OPENED.search(names) is not None

@@ -35,18 +35,18 @@ from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import id_of, tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, gather
-from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin
+from owt_pipeline.stages.fetch.answers import Answer, FetchFailure, Origin
 from owt_pipeline.stages.fetch.archives.search import (
     ArchiveClient,
-    Asked,
+    ArchivedRedirect,
+    ArchiveQuery,
     Capture,
-    Moved,
     canonical_or_none,
-    page_of_record,
+    read_capture,
     refused,
 )
 from owt_pipeline.stages.fetch.archives.surt import surt_key
-from owt_pipeline.stages.fetch.web.politeness import Failed
+from owt_pipeline.stages.fetch.web.politeness import RequestError
 from owt_pipeline.storage.buckets import Bucket
 from owt_pipeline.storage.folder import Storage, at_once, folder_of, open_source
 from schemas import Reason
@@ -267,10 +267,10 @@ def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table) -> pa.RecordBatc
 def _rows(parquet: pq.ParquetFile, group: int, keys: Sequence[bytes]) -> list[dict[str, Any]]:
     """The rows of a row group that may be captures of the keys' URLs."""
     column = parquet.read_row_group(group, columns=[KEY])[KEY].cast(pa.binary())
-    is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
+    is_wanted = pc.isin_sorted(column, value_set=pa.array(keys, pa.binary()))
     paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
     perhaps = np.flatnonzero(
-        pc.is_in(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy()
+        pc.isin_sorted(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy()
     )
     tracked = pc.match_substring_regex(
         column.take(pa.array(perhaps)), tracking_pattern()
@@ -321,25 +321,27 @@ class BulkClient(ArchiveClient):
         super().__init__(options, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
         self._data = (options.cc_data or options.index_root).rstrip("/")
 
-    async def find(self, asked: Asked) -> Sequence[Capture]:
+    async def find(self, asked: ArchiveQuery) -> Sequence[Capture]:
         """The captures that the index has of the URL."""
         return self.captures.get(id_of(asked.url), ())
 
-    async def read(self, capture: Capture, url: str) -> Answer | Moved:
+    async def read(self, capture: Capture, url: str) -> Answer | ArchivedRedirect:
         file, offset, length, crawl = capture.place
         where = f"{length:,} bytes at {offset} of {file}"
         if length > self._options.max_page_bytes:
-            return NoPage(Reason.TOO_LARGE, f"{where}, more than {self._options.max_page_bytes:,}")
+            return FetchFailure(
+                Reason.TOO_LARGE, f"{where}, more than {self._options.max_page_bytes:,}"
+            )
         begun = time.monotonic()
         record = await self.read_range(f"{self._data}/{file.lstrip('/')}", offset, length)
         ms = int((time.monotonic() - begun) * 1000)
         origin = Origin("commoncrawl", crawl, file, offset)
         return await asyncio.to_thread(
-            page_of_record, record, origin, self._options.max_page_bytes, where, ms, url
+            read_capture, record, origin, self._options.max_page_bytes, where, ms, url
         )
 
     async def read_range(self, uri: str, start: int, length: int) -> bytes:
-        """`length` bytes of a file from `start` on; raises Failed with the reason
+        """`length` bytes of a file from `start` on; raises RequestError with the reason
         `archive_failed`."""
         where = f"{length:,} bytes at {start} of {uri}"
         if is_http(uri):
@@ -359,7 +361,7 @@ class BulkClient(ArchiveClient):
             try:
                 found = await asyncio.to_thread(folder.read_range, name, start, length)
             except (OSError, UserError) as error:
-                raise Failed(Reason.ARCHIVE_FAILED, f"{where}: {error}") from error
+                raise RequestError(Reason.ARCHIVE_FAILED, f"{where}: {error}") from error
         if len(found) != length:
             raise refused(where, f"only {len(found):,} bytes came")
         return found

@@ -34,21 +34,27 @@ from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_
 from owt_pipeline.stages.fetch.answers import (
     MAX_REDIRECTS,
     Answer,
-    NoPage,
+    FetchFailure,
+    HttpResponse,
     Origin,
     Page,
-    Received,
-    judge,
-    wanted_moment,
+    judge_response,
+    target_time,
 )
-from owt_pipeline.stages.fetch.recorder import Breaker, Recorder
+from owt_pipeline.stages.fetch.recorder import CircuitBreaker, Recorder
 from owt_pipeline.stages.fetch.web.client import Client, Stop
-from owt_pipeline.stages.fetch.web.politeness import Failed, Gate, for_each, patiently, retry_after
+from owt_pipeline.stages.fetch.web.politeness import (
+    Gate,
+    RequestError,
+    for_each,
+    retry_after,
+    with_retries,
+)
 from schemas import Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.options import Options
-    from owt_pipeline.stages.fetch.segments import Answered
+    from owt_pipeline.stages.fetch.segments import SegmentReader
 
 logger = logging.getLogger("owt")
 
@@ -103,7 +109,7 @@ class Capture:
         return kind, abs(self.date - moment), self.date, self.place, self.url
 
 
-class Asked(NamedTuple):
+class ArchiveQuery(NamedTuple):
     """A URL to find in an archive.
 
     Attributes:
@@ -117,16 +123,16 @@ class Asked(NamedTuple):
     moment: int
 
 
-class Refused(Failed):
+class PermanentError(RequestError):
     """An answer that no retry can change, such as 404 for a file that the index names."""
 
 
-class Refusal(NoPage):
+class ArchiveReject(FetchFailure):
     """Why a URL has no page, although the archive answered."""
 
 
 @dataclass(frozen=True)
-class Moved:
+class ArchivedRedirect:
     """A redirect: the URL that it leads to, if it is one, and its record."""
 
     target: str | None
@@ -134,7 +140,7 @@ class Moved:
 
 
 class Archive(Protocol):
-    """An archive. Its methods may raise Failed.
+    """An archive. Its methods may raise RequestError.
 
     Attributes:
       holdings: what is searched, for messages: "no capture of a page in ...".
@@ -144,15 +150,17 @@ class Archive(Protocol):
     holdings: str
     tries: float
 
-    async def find(self, asked: Asked) -> Sequence[Capture]:
+    async def find(self, asked: ArchiveQuery) -> Sequence[Capture]:
         """The captures of a URL that may be pages, or redirects."""
 
-    async def read(self, capture: Capture, url: str) -> Answer | Moved:
+    async def read(self, capture: Capture, url: str) -> Answer | ArchivedRedirect:
         """The page of a capture of the canonical URL `url`, or where it redirects, or why it is
         neither."""
 
 
-async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = None) -> Answer:
+async def best_capture(
+    archive: Archive, asked: ArchiveQuery, seen: set[str] | None = None
+) -> Answer:
     """The page of a URL from its best capture; if that is no page or cannot be read, from the
     next one.
 
@@ -162,9 +170,9 @@ async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = N
     seen = {asked.url} if seen is None else seen
     try:
         found = await archive.find(asked)
-    except Failed as failure:
+    except RequestError as failure:
         return _outcome(failure)
-    first: NoPage | None = None
+    first: FetchFailure | None = None
     tried: set[tuple[Any, ...]] = set()
     for capture in sorted(found, key=lambda capture: capture.rank(asked.moment)):
         if capture.place in tried or len(tried) >= archive.tries:
@@ -172,47 +180,51 @@ async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = N
         tried.add(capture.place)
         try:
             answer = await archive.read(capture, asked.url)
-            if isinstance(answer, Moved):
+            if isinstance(answer, ArchivedRedirect):
                 answer = await _followed(archive, answer, asked, seen)
-        except Failed as failure:
+        except RequestError as failure:
             answer = _outcome(failure)
         if isinstance(answer, Page):
             return answer
         first = first or answer
-    return first or NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {archive.holdings}")
+    return first or FetchFailure(Reason.NOT_ARCHIVED, f"no capture of a page in {archive.holdings}")
 
 
-async def _followed(archive: Archive, redirect: Moved, asked: Asked, seen: set[str]) -> Answer:
+async def _followed(
+    archive: Archive, redirect: ArchivedRedirect, asked: ArchiveQuery, seen: set[str]
+) -> Answer:
     target = canonical_or_none(redirect.target)
     if target is None:
-        return NoPage(Reason.BAD_REDIRECT, "a redirect to no URL that could be archived")
+        return FetchFailure(Reason.BAD_REDIRECT, "a redirect to no URL that could be archived")
     if target == asked.url:  # from http to https, or to www.
-        return NoPage(
+        return FetchFailure(
             Reason.NOT_ARCHIVED, "archived is only a redirect to another spelling of the URL"
         )
     if target in seen:
-        return NoPage(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
+        return FetchFailure(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
     if len(seen) > MAX_REDIRECTS:
-        return NoPage(Reason.REDIRECT_LOOP, f"more than {MAX_REDIRECTS} redirects")
+        return FetchFailure(Reason.REDIRECT_LOOP, f"more than {MAX_REDIRECTS} redirects")
     seen.add(target)
-    answer = await nearest_page(archive, Asked(target, target, asked.moment), seen)
+    answer = await best_capture(archive, ArchiveQuery(target, target, asked.moment), seen)
     if isinstance(answer, Page):
         return replace(answer, redirects=(redirect.record, *answer.redirects))
     return replace(answer, detail=f"redirects to {target}: {answer.detail}")
 
 
-def _outcome(failure: Failed) -> NoPage:
-    return (Refusal if isinstance(failure, Refused) else NoPage)(failure.reason, failure.detail)
+def _outcome(failure: RequestError) -> FetchFailure:
+    return (ArchiveReject if isinstance(failure, PermanentError) else FetchFailure)(
+        failure.reason, failure.detail
+    )
 
 
-def page_of_record(
+def read_capture(
     data: bytes,
     origin: Origin,
     max_page_bytes: int,
     where: str,
     fetch_ms: int = 0,
     canonical: str | None = None,
-) -> Answer | Moved:
+) -> Answer | ArchivedRedirect:
     """The page in the bytes of an archived record, or where it redirects, or why it is neither.
 
     `where` describes the record's place. With `canonical`, the record must be of this canonical
@@ -222,17 +234,19 @@ def page_of_record(
         member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
         response = read_record(record, max_page_bytes)
     except BadRecord as error:
-        return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
+        return FetchFailure(Reason.BAD_RESPONSE, f"{error}, {where}")
     except TooLarge as error:
-        return NoPage(Reason.TOO_LARGE, str(error))
+        return FetchFailure(Reason.TOO_LARGE, str(error))
     if canonical is not None and canonical_or_none(response.url) != canonical:
-        return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
+        return FetchFailure(
+            Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}"
+        )
     if response.status in REDIRECTS:
-        return Moved(
+        return ArchivedRedirect(
             absolute(response.url, header(response.headers, "location")),
             member or rewritten(record),
         )
-    return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
+    return judge_response(response, origin, fetch_ms, lambda _: member or rewritten(record))
 
 
 def canonical_or_none(url: str | None) -> str | None:
@@ -285,7 +299,7 @@ class ArchiveClient:
     async def close(self) -> None:
         await self._client.close()
 
-    async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
+    async def ask(self, urls: pa.Table, recorder: Recorder, before: SegmentReader | None) -> None:
         """Find the page of each URL of `urls` (with `columns`), answers to `recorder`.
 
         Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that
@@ -297,13 +311,13 @@ class ArchiveClient:
         self._retries = 0 if recorder.is_last else RETRIES
         most = math.inf if recorder.is_last else MAX_FAILURES
         what = "requests in a row to the archive failed after all retries"
-        held = Breaker(recorder, most, self._is_down, what)
+        held = CircuitBreaker(recorder, most, self._is_down, what)
 
         async def ask(row: int) -> None:
             url_id, url, posted, created = (urls[name][row].as_py() for name in urls.column_names)
             begun = time.monotonic()
-            asked = Asked(url, posted, wanted_moment(self._options.archive_choice, created))
-            await held.take(url_id, await nearest_page(self, asked), begun)  # type: ignore[arg-type]
+            asked = ArchiveQuery(url, posted, target_time(self._options.archive_choice, created))
+            await held.take(url_id, await best_capture(self, asked), begun)  # type: ignore[arg-type]
 
         await for_each(ask, range(len(urls)), self._connections)
         await held.settle()
@@ -317,18 +331,18 @@ class ArchiveClient:
         *,
         headers: Mapping[str, str] | None = None,
         cut: bool = False,
-    ) -> Received:
+    ) -> HttpResponse:
         """The response, of at most `most` bytes (by default those of a page); `stop`, `headers`
         and `cut` as in `Client.get`. After a temporary failure, there are at most RETRIES more
         requests.
 
-        Raises Failed with the reason `archive_failed`, whose detail names `what` was requested;
+        Raises RequestError with the reason `archive_failed`, whose detail names `what` was requested;
         UserError if the archive asks for a wait longer than LONGEST_PAUSE.
         """
         gate = self._gates[url.raw_host or ""]
         attempts = itertools.count(1)
 
-        def is_busy(response: Received) -> bool:
+        def is_busy(response: HttpResponse) -> bool:
             if response.status not in self.busy and response.status < 500:
                 return False
             problem = f"status {response.status} {response.beginning()}".strip()
@@ -350,27 +364,27 @@ class ArchiveClient:
         get = partial(self._client.get, url, stop, gate, most=most, cut=cut, headers=headers)
         waits = [min(_FIRST_WAIT * 2**n, MAX_RETRY_WAIT) for n in range(self._retries)]
         try:
-            response = await patiently(
+            response = await with_retries(
                 get, gate, waits, is_busy, lambda failure: failure.reason in _PASSING
             )
-        except Failed as failure:
+        except RequestError as failure:
             if failure.reason == Reason.TOO_LARGE:  # concerns the page, and not the archive
                 raise
             problem = f"{failure.reason}, {failure.detail}"
             if failure.reason not in _PASSING:
                 raise refused(what, problem) from failure
-            raise Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}") from failure
+            raise RequestError(Reason.ARCHIVE_FAILED, f"{what}: {problem}") from failure
         if response.status in self.busy or response.status >= 500:
             problem = f"status {response.status} {response.beginning()}".strip()
-            raise Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+            raise RequestError(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
         return response
 
-    def _is_down(self, answer: NoPage) -> bool:
+    def _is_down(self, answer: FetchFailure) -> bool:
         return answer.reason == Reason.ARCHIVE_FAILED and not (
-            self.works and isinstance(answer, Refusal)
+            self.works and isinstance(answer, ArchiveReject)
         )
 
 
-def refused(what: str, problem: str) -> Refused:
+def refused(what: str, problem: str) -> PermanentError:
     """The failure of the request for `what` by an answer that no retry can change."""
-    return Refused(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+    return PermanentError(Reason.ARCHIVE_FAILED, f"{what}: {problem}")

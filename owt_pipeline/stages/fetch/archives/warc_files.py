@@ -13,18 +13,19 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.captures import OR_DAMAGED, Broken, captures
+from owt_pipeline.formats.captures import OR_DAMAGED, Broken
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, wanted_moment
+from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, target_time
+from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import (
-    Asked,
+    ArchivedRedirect,
+    ArchiveQuery,
     Capture,
-    Moved,
+    best_capture,
     canonical_or_none,
-    nearest_page,
-    page_of_record,
+    read_capture,
 )
 from owt_pipeline.storage.folder import folder_of, open_source
 from schemas.manifest import ShardRecord
@@ -62,7 +63,7 @@ def index_archive(
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
     counts, first = dict.fromkeys(COUNTS, 0), ""  # problem
     with open_source(path) as file:
-        for capture in captures(file, file.size()):
+        for capture in kind_of(path).captures(file):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
                     raise UserError(f"{path}: {capture}; {capture.remedy}{OR_DAMAGED}")
@@ -124,10 +125,10 @@ class Archives:
     async def answer(self, url: str, created_utc: int | None) -> Answer:
         """The page of a canonical URL, from its capture nearest in time to `created_utc`
         (without a date, the earliest), or the earliest or latest one, by the options."""
-        moment = wanted_moment(self._options.archive_choice, created_utc, EARLIEST)
-        return await nearest_page(self, Asked(url, url, moment))
+        moment = target_time(self._options.archive_choice, created_utc, EARLIEST)
+        return await best_capture(self, ArchiveQuery(url, url, moment))
 
-    async def find(self, asked: Asked) -> list[Capture]:
+    async def find(self, asked: ArchiveQuery) -> list[Capture]:
         start, end = (
             int(np.searchsorted(self._ids, np.uint64(id_of(asked.url)), side))
             for side in ("left", "right")
@@ -137,15 +138,15 @@ class Archives:
             for row in self._found.slice(start, end - start).to_pylist()
         ]
 
-    async def read(self, capture: Capture, url: str) -> Answer | Moved:
+    async def read(self, capture: Capture, url: str) -> Answer | ArchivedRedirect:
         file, offset, length = capture.place
-        folder, name = folder_of(self.files[file])
-        data, origin = (
-            folder.read_range(name, offset, length),
-            Origin("archive", None, name, offset),
-        )
-        return page_of_record(
-            data, origin, self._options.max_page_bytes, f"at byte {offset} of {name}"
+        path = self.files[file]
+        folder, name = folder_of(path)
+        content = folder.read_range(name, offset, length)
+        record = kind_of(path).read(content, url, capture.date)
+        origin = Origin("archive", None, name, offset)
+        return read_capture(
+            record, origin, self._options.max_page_bytes, f"at byte {offset} of {name}"
         )
 
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
@@ -155,7 +156,7 @@ class Archives:
                 for bucket in sorted(buckets):
                     batch = arrow.get_batch(bucket)
                     if batch.num_rows:
-                        batch = batch.filter(pc.is_in(batch["url_id"], wanted))
+                        batch = batch.filter(pc.isin_sorted(batch["url_id"], wanted))
                     if batch.num_rows:
                         table = pa.Table.from_batches([batch])
                         yield table.append_column(

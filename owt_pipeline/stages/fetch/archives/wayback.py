@@ -32,17 +32,17 @@ from yarl import URL
 from owt_pipeline.formats.messages import REDIRECTS, Headers, is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
+from owt_pipeline.stages.fetch.answers import Answer, FetchFailure, HttpResponse, Origin
 from owt_pipeline.stages.fetch.archives.search import (
     ArchiveClient,
-    Asked,
+    ArchivedRedirect,
+    ArchiveQuery,
     Capture,
-    Moved,
     canonical_or_none,
-    page_of_record,
+    read_capture,
     refused,
 )
-from owt_pipeline.stages.fetch.web.politeness import Failed
+from owt_pipeline.stages.fetch.web.politeness import RequestError
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class WaybackClient(ArchiveClient):
         delay = options.wayback_delay
         super().__init__(options, "the Wayback Machine", CONNECTIONS, delay, PAUSE_TURNS * delay)
 
-    async def find(self, asked: Asked) -> list[Capture]:
+    async def find(self, asked: ArchiveQuery) -> list[Capture]:
         """The captures of a URL in its canonical form; if none is a page, also those of the URL
         as it was posted, with its tracking parameters, which indexes keep."""
         found = await self._look_up(asked.url, asked)
@@ -91,7 +91,7 @@ class WaybackClient(ArchiveClient):
             found += await self._look_up(asked.posted, asked)
         return found
 
-    async def _look_up(self, url: str, asked: Asked) -> list[Capture]:
+    async def _look_up(self, url: str, asked: ArchiveQuery) -> list[Capture]:
         """The captures that the index has for `url`, those nearest to the wanted moment."""
         cdx, closest = (
             self._options.wayback_cdx,
@@ -111,14 +111,14 @@ class WaybackClient(ArchiveClient):
         }
         response = await self.get(_INDEX, URL(cdx).update_query(query), _MAX_ANSWER_BYTES, cut=True)
         if response.status in (403, 451) and b"AccessControlException" in response.body:
-            raise Failed(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
+            raise RequestError(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
         if response.status not in (200, 404):  # OpenWayback says with 404 that there are none
             raise refused(_INDEX, f"status {response.status} {response.beginning()}".strip())
         found = parse_captures(response.body, asked.url) if response.status == 200 else []
         self.works = True
         return found
 
-    async def read(self, capture: Capture, url: str) -> Answer | Moved:
+    async def read(self, capture: Capture, url: str) -> Answer | ArchivedRedirect:
         where, about = f"the capture of {timestamp(capture.date)}", capture
         try:
             place = self._address(capture)
@@ -130,30 +130,36 @@ class WaybackClient(ArchiveClient):
                 match = _CAPTURE.search(str(there))
                 if capture.status in REDIRECTS:
                     target = match[2] if match else str(there)
-                    return Moved(target, self._record(about, replay, [("Location", target)]))
+                    return ArchivedRedirect(
+                        target, self._record(about, replay, [("Location", target)])
+                    )
                 is_ours = match and str(there).startswith(self._options.wayback_pages)
                 if not match or not is_ours or canonical_or_none(match[2]) != url:
-                    return NoPage(Reason.BAD_REDIRECT, f"{where} redirects to {there}")
+                    return FetchFailure(Reason.BAD_REDIRECT, f"{where} redirects to {there}")
                 about, place = (
                     Capture(seconds_of(match[1]), url=match[2]),
                     there,
                 )  # another one of the same URL
         except ValueError as error:
-            return NoPage(Reason.BAD_REDIRECT, f"{where}: {error}")
+            return FetchFailure(Reason.BAD_REDIRECT, f"{where}: {error}")
         if replay.status in REDIRECTS:
-            return NoPage(Reason.REDIRECT_LOOP, f"{where}: more than {_REPLAY_REDIRECTS} redirects")
+            return FetchFailure(
+                Reason.REDIRECT_LOOP, f"{where}: more than {_REPLAY_REDIRECTS} redirects"
+            )
         if replay.status != 200:
-            return NoPage(Reason.NOT_ARCHIVED, f"{where} is not given: status {replay.status}")
+            return FetchFailure(
+                Reason.NOT_ARCHIVED, f"{where} is not given: status {replay.status}"
+            )
         file, offset = (
             about.place if len(about.place) == 2 else (replay.header("x-archive-src"), None)
         )
         origin = Origin("wayback", None, file, offset)
-        return page_of_record(
+        return read_capture(
             self._record(about, replay), origin, self._options.max_page_bytes, where, replay.ms
         )
 
     def _record(
-        self, capture: Capture, replay: Received, more: Sequence[tuple[str, str]] = ()
+        self, capture: Capture, replay: HttpResponse, more: Sequence[tuple[str, str]] = ()
     ) -> bytes:
         """The record of a capture from its replay: with the decoded body, unless that is still
         as archived, and without headers about the transfer."""
@@ -180,7 +186,7 @@ def parse_captures(body: bytes, canonical: str) -> list[Capture]:
     the offset there, or the time if these are unknown.
 
     Captures of unknown content type may be pages, too. Malformed rows, such as a last line that is
-    cut off, are skipped; an answer that is not a CDX index' raises Failed.
+    cut off, are skipped; an answer that is not a CDX index' raises RequestError.
     """
     found = []
     for row in _rows(body):

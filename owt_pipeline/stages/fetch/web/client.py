@@ -20,7 +20,7 @@ from yarl import URL
 
 from owt_pipeline.formats import messages
 from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge
-from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.answers import HttpResponse
 from owt_pipeline.stages.fetch.web.addresses import (
     Addresses,
     AddrInfo,
@@ -29,7 +29,7 @@ from owt_pipeline.stages.fetch.web.addresses import (
     parse_rules,
 )
 from owt_pipeline.stages.fetch.web.framing import Connector
-from owt_pipeline.stages.fetch.web.politeness import Failed, Gate
+from owt_pipeline.stages.fetch.web.politeness import Gate, RequestError
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -117,15 +117,9 @@ class Client:
             socket_factory=self._open,
             ssl=self._options.verify_tls,
         )
-        headers = {
-            "User-Agent": self._options.user_agent,
-            "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
-            "Accept-Language": "en,*;q=0.5",
-            "Accept-Encoding": messages.ACCEPT_ENCODING,
-        }
         return aiohttp.ClientSession(
             connector=connector,
-            headers=headers,
+            headers=request_headers(self._options.user_agent),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             response_class=_Response,
@@ -149,8 +143,8 @@ class Client:
         encoded: bool = False,
         cut: bool = False,
         headers: Mapping[str, str] | None = None,
-    ) -> Received:
-        """The response to a GET request; redirects are not followed. Raises Failed.
+    ) -> HttpResponse:
+        """The response to a GET request; redirects are not followed. Raises RequestError.
 
         To be called within `gate`, the host's. The wait for its turn does not count as the
         request's time.
@@ -158,7 +152,7 @@ class Client:
         It takes at most so many `seconds`, and its body has at most so many bytes, as sent and
         decoded; the options of pages are the default. The body is decoded; with `encoded`, only its
         transfer encoding is removed and its decoded size is not checked. A body that is larger
-        raises Failed, or is cut there with `cut`. `stop` says, given status and headers, whether
+        raises RequestError, or is cut there with `cut`. `stop` says, given status and headers, whether
         the body need not be read. `headers` are sent in addition to the usual ones.
         """
         proxy = self._route(url)
@@ -217,7 +211,7 @@ class Client:
         return socket.socket(*info[:3])
 
     def _route(self, url: URL) -> URL | None:
-        """The proxy, if there is one; raises Failed for a port or a name that is not allowed."""
+        """The proxy, if there is one; raises RequestError for a port or a name that is not allowed."""
         host, port = url.raw_host or "", url.port or 0
         proxy = None if self._addresses.rule(host) else self._proxy(url.scheme, f"{host}:{port}")
         try:
@@ -225,7 +219,7 @@ class Client:
             if proxy is not None:  # which resolves other names, in a network of its operator's
                 self._addresses.check_literal(host)
         except BlockedAddress as error:
-            raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
+            raise RequestError(Reason.BLOCKED_ADDRESS, str(error)) from error
         return proxy
 
     def _proxy(self, scheme: str, host: str) -> URL | None:
@@ -236,6 +230,16 @@ class Client:
         return URL(text if "://" in text else f"http://{text}") if text else None
 
 
+def request_headers(user_agent: str) -> dict[str, str]:
+    """Return the headers of each request."""
+    return {
+        "User-Agent": user_agent,
+        "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
+        "Accept-Language": "en,*;q=0.5",
+        "Accept-Encoding": messages.ACCEPT_ENCODING,
+    }
+
+
 @lru_cache(1 << 10)
 def _timeout(total: float, connect: float, silence: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total, sock_connect=connect, sock_read=silence)
@@ -243,7 +247,7 @@ def _timeout(total: float, connect: float, silence: float) -> aiohttp.ClientTime
 
 async def _received(
     response: aiohttp.ClientResponse, url: URL, most: int, stop: Stop, cut: bool
-) -> Received:
+) -> HttpResponse:
     """The response with its body, as sent but for its transfer encoding; the connection can be
     used again if all of it was read. Raises BadMessage, TooLarge, and aiohttp's errors."""
     try:
@@ -281,13 +285,15 @@ async def _received(
             *(b"%s: %s" % field for field in raw),
         ]
         head = b"\r\n".join([*lines, b"", b""])
-        return Received(str(url), response.status, headers, head, b"".join(pieces), 0, truncated)
+        return HttpResponse(
+            str(url), response.status, headers, head, b"".join(pieces), 0, truncated
+        )
     finally:
         if not response.content.at_eof():
             response.close()
 
 
-def _decoded(received: Received, limit: int, cut: bool) -> bytes:
+def _decoded(received: HttpResponse, limit: int, cut: bool) -> bytes:
     try:
         return messages.decode_body(received.headers, received.body, limit, strictly=True)
     except (TooLarge, messages.CutOff) as error:
@@ -302,34 +308,36 @@ _OF_TRANSFER = (b"transfer-encoding", b"content-length")
 
 
 def _check_proxy(status: int, headers: Headers) -> None:
-    """Raise Failed for an answer of the proxy itself: Squid and others answer 503 if they cannot
+    """Raise RequestError for an answer of the proxy itself: Squid and others answer 503 if they cannot
     connect (RFC 9209); HAProxy's 503 has none of the headers that servers send."""
     if status == 407:
-        raise Failed(Reason.PROXY, "the proxy refuses: status 407")
+        raise RequestError(Reason.PROXY, "the proxy refuses: status 407")
     names = {name.lower() for name, _ in headers}
     is_bare = not names & {"date", "server", "via", "retry-after"}
     if status in (502, 504) or (
         status == 503 and (is_bare or names & {"x-squid-error", "proxy-status"})
     ):
-        raise Failed(Reason.CONNECT, f"the proxy answers with status {status}", transient=True)
+        raise RequestError(
+            Reason.CONNECT, f"the proxy answers with status {status}", transient=True
+        )
 
 
-def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bool) -> Failed:
+def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bool) -> RequestError:
     """The failure of a request that raised `error`; `begun` says whether a head was received."""
     text = _os_text(error)
     if isinstance(error, TooLarge):
-        return Failed(Reason.TOO_LARGE, str(error))
+        return RequestError(Reason.TOO_LARGE, str(error))
     if isinstance(error, messages.CutOff):
-        return Failed(Reason.CONNECT, text, is_cut_off=True)
+        return RequestError(Reason.CONNECT, text, is_cut_off=True)
     if isinstance(error, BadMessage):
-        return Failed(Reason.BAD_RESPONSE, text)
+        return RequestError(Reason.BAD_RESPONSE, text)
     if isinstance(
         error, aiohttp.InvalidURL
     ):  # a number for an address, such as 2130706433 for 127.0.0.1
-        return Failed(Reason.BLOCKED_ADDRESS, text)
+        return RequestError(Reason.BLOCKED_ADDRESS, text)
     if isinstance(error, asyncio.TimeoutError):
         if not exchange.is_sent:
-            return Failed(
+            return RequestError(
                 Reason.TIMEOUT,
                 f"no connection within {min(CONNECT_SECONDS, exchange.seconds):g} s",
                 transient=True,
@@ -339,31 +347,33 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
             f"nothing came for {SILENCE_SECONDS:g} s",
             f"not complete within {exchange.seconds:.3g} s",
         )
-        return Failed(Reason.TIMEOUT, silence if is_silence else total)
+        return RequestError(Reason.TIMEOUT, silence if is_silence else total)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         reason = Reason.PROXY if error.status == 407 else Reason.CONNECT
-        return Failed(reason, f"the proxy refuses: {error.status} {error.message}", transient=True)
+        return RequestError(
+            reason, f"the proxy refuses: {error.status} {error.message}", transient=True
+        )
     if begun:
         cause = _first_line(getattr(error.__cause__, "message", text))
-        return Failed(Reason.CONNECT, f"the body breaks off: {cause}", is_cut_off=True)
+        return RequestError(Reason.CONNECT, f"the body breaks off: {cause}", is_cut_off=True)
     if isinstance(error, aiohttp.ClientResponseError):
-        return Failed(Reason.BAD_RESPONSE, _first_line(error.message))
+        return RequestError(Reason.BAD_RESPONSE, _first_line(error.message))
     if proxy is not None and getattr(error, "host", None) == proxy.raw_host:
-        return Failed(Reason.PROXY, f"{proxy.raw_host}: {text}", transient=True)
+        return RequestError(Reason.PROXY, f"{proxy.raw_host}: {text}", transient=True)
     number = getattr(error, "os_error", error).errno if isinstance(error, OSError) else None
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return Failed(
+        return RequestError(
             Reason.DNS,
             text,
             transient=number == socket.EAI_AGAIN,
             network_works=number in _NO_SUCH_NAME,
         )
     if isinstance(error, (ssl.SSLError, aiohttp.ClientSSLError)) and not _is_end(error):
-        return Failed(Reason.TLS, text)
+        return RequestError(Reason.TLS, text)
     if exchange.blocked is not None and not exchange.is_fresh:
-        return Failed(Reason.BLOCKED_ADDRESS, str(exchange.blocked))
+        return RequestError(Reason.BLOCKED_ADDRESS, str(exchange.blocked))
     is_refused = proxy is None and number in (errno.ECONNREFUSED, errno.ECONNRESET)
-    return Failed(Reason.CONNECT, text, transient=True, network_works=is_refused)
+    return RequestError(Reason.CONNECT, text, transient=True, network_works=is_refused)
 
 
 def _is_end(error: BaseException) -> bool:

@@ -16,17 +16,29 @@ from yarl import URL
 
 from owt_pipeline.formats.messages import REDIRECTS
 from owt_pipeline.formats.urls import requested
-from owt_pipeline.stages.fetch.answers import MAX_REDIRECTS, Fetched, NoPage, Received, has_no_page
-from owt_pipeline.stages.fetch.recorder import Breaker, Recorder
+from owt_pipeline.stages.fetch.answers import (
+    MAX_REDIRECTS,
+    FetchedResponse,
+    FetchFailure,
+    HttpResponse,
+    has_no_page,
+)
+from owt_pipeline.stages.fetch.recorder import CircuitBreaker, Recorder
 from owt_pipeline.stages.fetch.web.client import Client
-from owt_pipeline.stages.fetch.web.politeness import Failed, Gate, for_each, patiently, retry_after
+from owt_pipeline.stages.fetch.web.politeness import (
+    Gate,
+    RequestError,
+    for_each,
+    retry_after,
+    with_retries,
+)
 from owt_pipeline.stages.fetch.web.robots import ROBOTS_BYTES, RobotsCache, robots_token
 from schemas import Reason
 from schemas.reasons import http_reason
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.options import Options
-    from owt_pipeline.stages.fetch.segments import Answered
+    from owt_pipeline.stages.fetch.segments import SegmentReader
 
 RETRIES = 2
 """How often a request is retried after 429, 503 or a failed connection."""
@@ -79,7 +91,7 @@ class Fetcher:
     async def close(self) -> None:
         await self.client.close()
 
-    async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
+    async def ask(self, urls: pa.Table, recorder: Recorder, before: SegmentReader | None) -> None:
         """Fetch each URL of `urls` (columns url_id, posted_url, host), answers to `recorder`.
 
         Only some hosts are open at a time, those with the most URLs first, since they take longest;
@@ -88,7 +100,7 @@ class Fetcher:
         """
         if recorder.is_last:
             self._try_once()
-        held = Breaker(
+        held = CircuitBreaker(
             recorder, OUTAGE_HOSTS, _is_silent, "hosts in a row gave no answer", self._works
         )
         url_ids = urls["url_id"].to_numpy()
@@ -111,16 +123,16 @@ class Fetcher:
         await for_each(fetch_host, hosts, self.options.connections)
         await held.settle()
 
-    async def _fetch(self, posted_url: str) -> Fetched | NoPage:
+    async def _fetch(self, posted_url: str) -> FetchedResponse | FetchFailure:
         """The final response for a URL as it was posted, or why there is none."""
         try:
             url = requested_url(posted_url)
         except ValueError as error:
-            return NoPage(Reason.BAD_URL, f"{error}")
+            return FetchFailure(Reason.BAD_URL, f"{error}")
         try:
             return await self._follow(url)
-        except Failed as failure:
-            return NoPage(failure.reason, failure.detail)
+        except RequestError as failure:
+            return FetchFailure(failure.reason, failure.detail)
 
     def _try_once(self) -> None:
         """From now on, retry no request; but allow one more to hosts that were given up, and for
@@ -154,13 +166,13 @@ class Fetcher:
         try:
             async with gate:
                 await self.client.get(robots, lambda *_: True, gate, encoded=True, cut=True)
-        except Failed as failure:
+        except RequestError as failure:
             return failure.is_answer
         return True
 
-    async def _follow(self, url: URL) -> Fetched | NoPage:
+    async def _follow(self, url: URL) -> FetchedResponse | FetchFailure:
         started = int(time.time())
-        redirects: list[Received] = []
+        redirects: list[HttpResponse] = []
         seen: list[tuple[URL, str | None]] = []
         ms, cookies = 0, Cookies()
         while True:
@@ -168,25 +180,27 @@ class Fetcher:
             seen.append((url, cookie))
             try:
                 response = await self._get_page(url, ms, {"Cookie": cookie} if cookie else None)
-            except Failed as failure:
+            except RequestError as failure:
                 if not redirects:
                     raise
                 reason = Reason.BAD_REDIRECT if failure.reason == Reason.BAD_URL else failure.reason
-                return NoPage(reason, f"redirected to {url}: {failure.detail}")
+                return FetchFailure(reason, f"redirected to {url}: {failure.detail}")
             ms += response.ms
             if response.status not in REDIRECTS:
-                return Fetched(response, tuple(redirects), started, ms, self.options.max_page_bytes)
+                return FetchedResponse(
+                    response, tuple(redirects), started, ms, self.options.max_page_bytes
+                )
             redirects.append(response)
             cookies.take(response)
             url = redirect_target(response)
             if (url, cookies.header(url)) in seen:
-                return NoPage(
+                return FetchFailure(
                     Reason.REDIRECT_LOOP, f"back to {url} after {len(redirects)} redirects"
                 )
             if len(redirects) > MAX_REDIRECTS:
-                return NoPage(Reason.REDIRECT_LOOP, f"more than {MAX_REDIRECTS} redirects")
+                return FetchFailure(Reason.REDIRECT_LOOP, f"more than {MAX_REDIRECTS} redirects")
 
-    async def _get_page(self, url: URL, ms: int, headers: Mapping[str, str] | None) -> Received:
+    async def _get_page(self, url: URL, ms: int, headers: Mapping[str, str] | None) -> HttpResponse:
         robots = await self._robots.of(url)
         robots.check(url, self._agent)
         gate = self.gates[url.raw_host or ""]
@@ -197,7 +211,7 @@ class Fetcher:
         )
         return await self._get(get, url, gate, _BUSY, is_page=True)
 
-    async def _get_robots(self, url: URL) -> Received:
+    async def _get_robots(self, url: URL) -> HttpResponse:
         gate = self.gates[url.raw_host or ""]
         get = partial(
             self.client.get, url, lambda status, _: status != 200, gate, most=ROBOTS_BYTES, cut=True
@@ -206,20 +220,20 @@ class Fetcher:
 
     async def _get(
         self,
-        get: Callable[[], Awaitable[Received]],
+        get: Callable[[], Awaitable[HttpResponse]],
         url: URL,
         gate: Gate,
         busy: Collection[int],
         is_page: bool = False,
-    ) -> Received:
+    ) -> HttpResponse:
         """The result of `get`, called at the turns of `gate`; it is retried after the statuses
-        `busy` and transient failures. Raises Failed. A host whose pages are busy too often in a
+        `busy` and transient failures. Raises RequestError. A host whose pages are busy too often in a
         row is closed."""
 
-        async def noted() -> Received:
+        async def noted() -> HttpResponse:
             try:
                 response = await get()
-            except Failed as failure:
+            except RequestError as failure:
                 self._network_works |= failure.network_works
                 if failure.is_answer:
                     self._mark_alive(url)
@@ -227,17 +241,17 @@ class Fetcher:
             self._mark_alive(url)
             return response
 
-        def is_busy(response: Received) -> bool:
+        def is_busy(response: HttpResponse) -> bool:
             status = response.status
             gate.busy = gate.busy + 1 if status in _BUSY else 0
             if is_page and gate.busy >= _MOST_BUSY:
                 rest = min(_FIRST_REST * 2 ** (gate.busy - _MOST_BUSY), _LONGEST_REST)
                 detail = f"not asked: the host answered {gate.busy} times in a row with {status}"
-                gate.close(rest, Failed(http_reason(status), detail))
+                gate.close(rest, RequestError(http_reason(status), detail))
                 return False
             if status in busy and (asked := retry_after(response) or 0.0) > MAX_RETRY_WAIT:
                 detail = f"not asked: the host answered {status} and asked for {asked:,.0f} s"
-                gate.close(asked, Failed(http_reason(status), detail), asked_to=True)
+                gate.close(asked, RequestError(http_reason(status), detail), asked_to=True)
                 return False
             return status in busy
 
@@ -246,11 +260,11 @@ class Fetcher:
             for n in range(self._retries)
         )
 
-        def may_pass(failure: Failed) -> bool:
+        def may_pass(failure: RequestError) -> bool:
             # All URLs of a host wait for its robots.txt; a page is asked for again at the end.
             return failure.transient or (failure.is_cut_off and not is_page)
 
-        return await patiently(noted, gate, waits, is_busy, may_pass)
+        return await with_retries(noted, gate, waits, is_busy, may_pass)
 
 
 def requested_url(posted: str) -> URL:
@@ -258,18 +272,20 @@ def requested_url(posted: str) -> URL:
     return URL(requested(posted), encoded=True)
 
 
-def redirect_target(response: Received) -> URL:
-    """The target of a redirect; raises Failed if it cannot be requested."""
+def redirect_target(response: HttpResponse) -> URL:
+    """The target of a redirect; raises RequestError if it cannot be requested."""
     location = response.header("location")
     if not location:
-        raise Failed(Reason.BAD_REDIRECT, f"status {response.status} without a Location")
+        raise RequestError(Reason.BAD_REDIRECT, f"status {response.status} without a Location")
     try:
         return requested_url(str(response.location()))
     except ValueError:
-        raise Failed(Reason.BAD_REDIRECT, f"status {response.status} to {location[:200]}") from None
+        raise RequestError(
+            Reason.BAD_REDIRECT, f"status {response.status} to {location[:200]}"
+        ) from None
 
 
-def _is_silent(answer: NoPage) -> bool:
+def _is_silent(answer: FetchFailure) -> bool:
     return answer.reason in (Reason.DNS, Reason.CONNECT, Reason.TIMEOUT, Reason.PROXY)
 
 
@@ -291,7 +307,7 @@ class Cookies:
     def __init__(self) -> None:
         self._jar: CookieJar | None = None
 
-    def take(self, response: Received) -> None:
+    def take(self, response: HttpResponse) -> None:
         """Keep the cookies that a response sets."""
         values = [value for name, value in response.headers if name.lower() == "set-cookie"]
         if values:

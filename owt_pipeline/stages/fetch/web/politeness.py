@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.answers import HttpResponse
 from schemas import Reason
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class Failed(Exception):
+class RequestError(Exception):
     """A request without a usable response.
 
     Attributes:
@@ -97,10 +97,10 @@ class Gate:
         self.delay, self._most_failures = delay, most_failures
         self.next_turn = 0.0
         self.failures = 0
-        self.failure: Failed | None = None
+        self.failure: RequestError | None = None
         self.busy = 0
         self.connections = asyncio.Semaphore(connections)
-        self._closed: tuple[float, Failed] | None = None
+        self._closed: tuple[float, RequestError] | None = None
         self._asked_to_close = False
 
     async def __aenter__(self) -> None:
@@ -122,7 +122,7 @@ class Gate:
     async def __aexit__(self, *_: object) -> None:
         self.connections.release()
 
-    def note(self, failure: Failed | None) -> None:
+    def note(self, failure: RequestError | None) -> None:
         """Note the failure of a request, or None for any answer."""
         self.failure = failure if failure is not None and failure.is_of_host else None
         self.failures = self.failures + 1 if self.failure is not None else 0
@@ -131,7 +131,7 @@ class Gate:
         """Postpone the next request by so many seconds."""
         self.next_turn = max(self.next_turn, time.monotonic() + seconds)
 
-    def close(self, seconds: float, failure: Failed, *, asked_to: bool = False) -> None:
+    def close(self, seconds: float, failure: RequestError, *, asked_to: bool = False) -> None:
         """Fail all requests with `failure` for so many seconds, which is too long to wait; if
         the host asked for it, also after `forgive`."""
         self._closed, self._asked_to_close = (time.monotonic() + seconds, failure), asked_to
@@ -144,7 +144,7 @@ class Gate:
             self._closed = None
 
     def check_open(self) -> None:
-        """Raise Failed if the gate is closed, or the host has been given up."""
+        """Raise RequestError if the gate is closed, or the host has been given up."""
         if self._closed is not None and time.monotonic() < self._closed[0]:
             raise self._closed[1]
         if self.failure is not None and self.failures >= self._most_failures:
@@ -152,16 +152,16 @@ class Gate:
                 f"given up after {self.failures} failures of the host in a row: "
                 f"{self.failure.detail}"
             )
-            raise Failed(self.failure.reason, detail)
+            raise RequestError(self.failure.reason, detail)
 
 
-async def patiently(
-    get: Callable[[], Awaitable[Received]],
+async def with_retries(
+    get: Callable[[], Awaitable[HttpResponse]],
     gate: Gate,
     waits: Iterable[float],
-    is_busy: Callable[[Received], bool],
-    may_pass: Callable[[Failed], bool],
-) -> Received:
+    is_busy: Callable[[HttpResponse], bool],
+    may_pass: Callable[[RequestError], bool],
+) -> HttpResponse:
     """The response of `get`, called at a turn of `gate`, and again if the host is busy or a
     failure may pass.
 
@@ -174,7 +174,7 @@ async def patiently(
             gate.check_open()
             try:
                 response = await get()
-            except Failed as failure:
+            except RequestError as failure:
                 gate.note(failure)
                 if wait is None or not may_pass(failure):
                     raise
@@ -188,7 +188,7 @@ async def patiently(
     raise AssertionError("the last attempt returns or raises")
 
 
-def retry_after(response: Received) -> float | None:
+def retry_after(response: HttpResponse) -> float | None:
     """Seconds to wait by the Retry-After header, a number or a date; None without a valid one."""
     value = (response.header("retry-after") or "").strip()
     if value.isdecimal() and len(value) < 10:

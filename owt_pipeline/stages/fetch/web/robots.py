@@ -14,8 +14,8 @@ from typing import TypeAlias
 from protego import Protego
 from yarl import URL
 
-from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.web.politeness import Failed
+from owt_pipeline.stages.fetch.answers import HttpResponse
+from owt_pipeline.stages.fetch.web.politeness import RequestError
 from schemas import Reason
 
 ROBOTS_BYTES = 500 << 10
@@ -37,8 +37,8 @@ MAX_CRAWL_DELAY = 60.0
 Origin: TypeAlias = tuple[str, str | None, int | None]
 """Scheme, host and port, as a key that costs less than a URL."""
 
-Get: TypeAlias = Callable[[URL], Awaitable[Received]]
-"""Gets a robots.txt, politely and with retries; raises Failed."""
+Get: TypeAlias = Callable[[URL], Awaitable[HttpResponse]]
+"""Gets a robots.txt, politely and with retries; raises RequestError."""
 
 
 def robots_token(user_agent: str) -> str:
@@ -58,15 +58,15 @@ class Robots:
     """
 
     rules: Protego | None = None
-    ban: Failed | None = None
+    ban: RequestError | None = None
     read: float = 0.0
 
     def check(self, url: URL, agent: str) -> None:
-        """Raise Failed if `url` must not be fetched."""
+        """Raise RequestError if `url` must not be fetched."""
         if self.ban is not None:
-            raise Failed(self.ban.reason, self.ban.detail)
+            raise RequestError(self.ban.reason, self.ban.detail)
         if self.rules is not None and not self.rules.can_fetch(str(url), agent):
-            raise Failed(Reason.ROBOTS, f"forbidden to {agent} by {url.origin()}/robots.txt")
+            raise RequestError(Reason.ROBOTS, f"forbidden to {agent} by {url.origin()}/robots.txt")
 
     def crawl_delay(self, agent: str) -> float:
         """The Crawl-delay in seconds, at most MAX_CRAWL_DELAY."""
@@ -140,10 +140,10 @@ async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
     for _ in range(_ROBOTS_REDIRECTS + 1):
         try:
             response = await get(url)
-        except Failed as failure:
+        except RequestError as failure:
             is_of_host = failure.is_of_origin and url.raw_host == origin.raw_host
             reason = failure.reason if is_of_host else Reason.ROBOTS_UNREACHABLE
-            return Robots(ban=Failed(reason, f"robots.txt: {failure.detail}"), read=read)
+            return Robots(ban=RequestError(reason, f"robots.txt: {failure.detail}"), read=read)
         if 300 <= response.status < 400 and response.header("location"):
             with contextlib.suppress(ValueError):
                 url = response.location()
@@ -152,7 +152,9 @@ async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
             break
         if response.status >= 500 or response.status == 429:
             reason = Reason.HTTP_429 if response.status == 429 else Reason.ROBOTS_UNREACHABLE
-            return Robots(ban=Failed(reason, f"robots.txt: status {response.status}"), read=read)
+            return Robots(
+                ban=RequestError(reason, f"robots.txt: status {response.status}"), read=read
+            )
         if not 200 <= response.status < 300:
             break
         text = response.body.decode("utf-8", "replace").removeprefix("\ufeff")

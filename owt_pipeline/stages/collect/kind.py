@@ -1,0 +1,218 @@
+"""A kind of source: which files it takes, how it reads them, and what is wrong with one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from owt_pipeline.formats import lines
+from owt_pipeline.formats.batches import MAX_BATCH_BYTES
+from owt_pipeline.formats.captures import COMPLETE
+from owt_pipeline.stages.collect.submissions import SUBMISSIONS, submissions
+from owt_pipeline.storage.folder import describe_source, expand_globs
+from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.collect.options import Options
+
+_MAX_BATCH_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file, or one subreddit.
+
+    Attributes:
+      number: its place among all sources.
+      kind: the name of its kind.
+      uri: path or URI; name of the subreddit.
+      name: its name in the ledger: the file's name without its folder, or `r/SUBREDDIT`; of a table
+        of links, with the folders below the one that all tables have in common.
+    """
+
+    number: int
+    kind: str
+    uri: str
+    name: str
+
+
+class SourceKind(abc.ABC):
+    """A kind of source. Instances have no state, so each process can use its own.
+
+    Attributes:
+      name: the kind's name in the ledger.
+      option: the option that names sources of this kind. Several kinds may share one: a file is of
+        the first of them that matches it.
+      bytes_per_shard: about how many bytes of such a source become 20,000 URLs, which is a shard.
+      link_source: where links of such a source were found, unless it names a place itself.
+      bad_reasons: the reasons of rows that such a source must not have.
+      expected: what each line has to be, for messages.
+      has_lines: whether a place in it is a line.
+      is_stored: whether `store` reads it once, when a run begins, into the run's folder.
+    """
+
+    name: ClassVar[str]
+    option: ClassVar[str]
+    bytes_per_shard: ClassVar[int]
+    link_source: ClassVar[str]
+    bad_reasons: ClassVar[tuple[Reason, ...]] = (Reason.BAD_LINE,)
+    expected: ClassVar[str] = "a submission as a JSON object"
+    has_lines: ClassVar[bool] = True
+    is_stored: ClassVar[bool] = False
+
+    def matches(self, name: str) -> bool:
+        """Return whether a file that `option` names is of this kind, from its name."""
+        return True
+
+    def find(self, options: Options, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """Return the name in the ledger of each source that `option` names, by path or URI.
+
+        `known` are the recorded sources of this kind, by URI. They count even if their files are
+        missing. Raises UserError for a pattern without a file.
+        """
+        uris = expand_globs(getattr(options, self.option), "collect", known)
+        return {uri: uri.rpartition("/")[2] for uri in uris}
+
+    def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what identifies a source and its content; `recorded` is what it was before."""
+        return {**describe_source(uri, recorded), "uri": uri}
+
+    @abc.abstractmethod
+    def read(
+        self, source: Source, uri: str, tally: Tally, allow_damaged: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of schema SUBMISSIONS or BLOCKS, and set what the tally has of the file.
+
+        Raises UserError for a file that cannot be read at all, or that is damaged, unless
+        `allow_damaged`.
+        """
+
+    def store(self, uri: str, options: Options) -> bytes:
+        """Return the content of a source for the run's folder, if it `is_stored`."""
+        raise NotImplementedError
+
+    def find_end(self, tally: Tally) -> str | None:
+        """Return why a source that was read to its end is incomplete; None if it is complete."""
+        return None
+
+    def find_problem(self, tally: Tally) -> str | None:
+        """Return what else is wrong with a source, by its tally; None for nothing."""
+        return None
+
+
+@dataclass
+class Tally:
+    """Counts of one source. A line is one that is not blank, the row of a table, or an HTML
+    response of a WARC file.
+
+    Attributes:
+      kind: kind of the source.
+      lines: number of lines.
+      without_url: lines without a URL.
+      first_without_url: what the first of them has instead.
+      malformed: lines that a source of its kind must not have.
+      first_malformed: place and problem of the first of them.
+      last_malformed: number of the last of them.
+      broken: where and why the source ends early.
+      ends_within_line: whether the last line has no end.
+      overlong: number of the first line that is too long to be a record; 0 if there is none.
+      last_line: number of the last line that was read.
+    """
+
+    kind: SourceKind
+    lines: int = 0
+    without_url: int = 0
+    first_without_url: str = ""
+    malformed: int = 0
+    first_malformed: str = ""
+    last_malformed: int = 0
+    broken: str | None = None
+    remedy: str = COMPLETE
+    ends_within_line: bool = False
+    overlong: int = 0
+    last_line: int = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Count rows of schema ROWS."""
+        self.lines += rows.num_rows
+        self.without_url += pc.sum(pc.equal(rows["reason"], str(Reason.NO_URL))).as_py() or 0
+        if self.without_url and not self.first_without_url:
+            without = rows.filter(pc.equal(rows["reason"], str(Reason.NO_URL)))
+            notes = [note for note in without["note"].to_pylist() if note]
+            self.first_without_url = notes[0] if notes else ""
+        bad = pa.array([str(reason) for reason in self.kind.bad_reasons])
+        malformed = rows.filter(pc.is_in(rows["reason"], bad)).select(["line", "note"]).to_pylist()
+        self.malformed += len(malformed)
+        self.last_line = max(self.last_line, pc.max(rows["line"]).as_py() or 0)
+        if malformed:
+            self.first_malformed = (
+                self.first_malformed or f"line {malformed[0]['line']}: {malformed[0]['note']}"
+            )
+            self.last_malformed = max(self.last_malformed, malformed[-1]["line"])
+
+    def finish(self) -> None:
+        """Find how the source ends, after all of its rows are counted."""
+        if self.broken is None:
+            self.broken = self.kind.find_end(self)
+
+    @property
+    def is_another_kind(self) -> bool:
+        """Whether most lines are malformed, so that the file is something else."""
+        return 2 * self.malformed > self.lines
+
+    @property
+    def problem(self) -> str | None:
+        """Why the source should not be used as it is: where, what was found, what was expected,
+        what to do."""
+        if self.broken is not None:
+            where = f"after line {self.last_line:,}: " if self.kind.has_lines else ""
+            return f"{where}{self.broken}; {self.remedy}"
+        if self.overlong:
+            over = f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes"
+            return f"{over}; expected a record on each line: check what the file is"
+        if self.is_another_kind:
+            return (
+                f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is "
+                f"{self.first_malformed}; "
+                f"expected {self.kind.expected} on each line: check what the file is"
+            )
+        return self.kind.find_problem(self)
+
+
+def in_batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """Yield rows, by columns of SUBMISSIONS, in batches of that schema.
+
+    They are bounded in number and in bytes: a title may be a text.
+    """
+    batch: list[Mapping[str, Any]] = []
+    num_chars = 0
+    for row in rows:
+        batch.append(row)
+        num_chars += sum(map(_num_chars, row.values()))
+        if len(batch) == _MAX_BATCH_ROWS or num_chars >= MAX_BATCH_BYTES:
+            yield _batch_of(batch)
+            batch = []
+            num_chars = 0
+    if batch:
+        yield _batch_of(batch)
+
+
+def _batch_of(rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
+    return submissions({name: [row.get(name) for row in rows] for name in SUBMISSIONS.names})
+
+
+def _num_chars(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    return sum(map(len, value)) if isinstance(value, list) else 0
+
+
+def problem_row(line: int, reason: Reason, note: str) -> pa.RecordBatch:
+    """Return a row of schema SUBMISSIONS for a line that is in no block, or for what is lost at
+    the end of a source."""
+    return submissions({"line": [line], "reason": [str(reason)], "note": [note]})

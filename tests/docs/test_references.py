@@ -1,0 +1,221 @@
+"""What the pages, docstrings, comments and messages name exists: files, commands, flags, names."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from owt_pipeline import cli, config
+from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
+from schemas.settings import tables_of
+from tests.conftest import REPOSITORY
+from tests.docs.references import (
+    Project,
+    Text,
+    flags_in_source,
+    flags_of_main,
+    texts_of,
+)
+
+pytest.importorskip("torch", reason="the trainer's programs need torch: pip install torch")
+
+from trainer.config import TrainConfig
+
+# Beam has no list of the flags that only the Go and Java sides of a job know.
+BEAM = frozenset(PipelineOptions([]).get_all_options()) | {"parallelism", "sdk_worker_parallelism"}
+
+# What is named, but is not a part of the repository. Whatever is added here is looked up in the
+# other project first.
+ELSEWHERE = {
+    "path": {"docs/api.md", "docs/options"}  # made by `make docs`
+    | {"benchmarks/gpu.md"},  # made by `make gpu-check`
+    "link": {"api.md#", "options/index.md#"}  # made by `make docs`
+    | {"$PROJECT/blob/$VERSION/\\1#"},  # a replacement of sed, in CONTRIBUTING.md
+    "file": {"create_tfrecords.py", "datasets/openwebtext/create_tfrecords.py", "url_utils.py"}
+    | {"c4_utils.py"}  # TensorFlow Datasets
+    | {"config/train_shakespeare_char.py"}  # nanoGPT
+    | {"data/openwebtext/prepare.py", "data/shakespeare_char/prepare.py"}  # nanoGPT
+    | {"cleaning/generate_minhashes.py", "cleaning/minhash_lsh_dedupe.py"}  # openwebtext2
+    | {"scraping/filter.py"}  # openwebtext2
+    | {"datasketch/minhash.py"}
+    | {"nanochat/dataset.py"}
+    | {"megatron/core/datasets/indexed_dataset.py", "preprocess_data.py", "pretrain_gpt.py"}
+    | {"schemas.py"},  # a module of a user's program
+    "module": {"schemas.py", "trainer.NAME"},
+    "program": {"trainer.NAME"},
+    "command": {
+        "and",
+        "command",
+        "commands",
+        "has",
+        "is",
+        "needs",
+        "without",
+    },  # "every owt command"
+    "flag": {"version"}  # of `owt` itself
+    | {"no_", "no_x", "flag"}  # any flag
+    | {"abbrev", "always", "dirty", "exclude", "message", "sign"}  # git
+    | {"always_save_checkpoint", "batch_size", "block_size", "dataset", "eval_iters"}  # nanoGPT
+    | {"log_interval", "lr_decay_iters", "max_iters", "n_embd", "n_head", "n_layer"}  # nanoGPT
+    | {"append-eod"}  # Megatron-LM
+    | {"conf"}  # airflow
+    | {"confcutdir", "import-mode"}  # pytest
+    | {"extra_package"}  # an alias of Beam's
+    | {"force-reinstall", "no-deps", "wheel-dir"}  # pip
+    | {"freshness"}  # gcloud
+    | {"local-dir"}  # hf
+    | {"logdir"}  # tensorboard
+    | {"long"}  # xz
+    | {"max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "standalone"}
+    | {"no_use_public_ips"}  # Beam's, under another name in its list
+    | {"output", "predicate", "tag", "type"}  # syft, cosign, docker
+    | {"query-gpu"},  # nvidia-smi
+    "name": {"AIRFLOW__CORE__DAGS_FOLDER"}
+    | {"AWS_SESSION_TOKEN", "AbortIncompleteMultipartUpload"}  # Amazon
+    | {"FLEX_TEMPLATE_PYTHON_PY_FILE", "GOOGLE_APPLICATION_CREDENTIALS"}  # Google
+    | {"DATA_DIR"}  # nanochat
+    | {"PIP_INDEX_URL", "UV_DEFAULT_INDEX"}
+    | {"RequiresStableInput"}  # Beam
+    | {"clean_page"}  # TensorFlow Datasets
+    | {"openwebtext_longbiased"}  # ConnorJL's GPT2
+    | {"name_by_id", "sorted_ids"}  # examples of names
+    | {"codeLine_x8a", "language_CODE", "mainNav"},  # samples of names in pages and of a file
+}
+
+
+@cache
+def flags_of(program: str) -> frozenset[str] | None:
+    """Return the flags of a program of this project; None for any other."""
+    if program.startswith("owt "):
+        command = program.removeprefix("owt ")
+        flags = flags_of_main(lambda: cli.main([command]))
+        return flags | BEAM if command == "run" else flags
+    file = REPOSITORY / f"{program.replace('.', '/')}.py"
+    if not file.is_file():
+        return None
+    if not program.startswith("trainer."):
+        return flags_in_source(file)
+    main = getattr(importlib.import_module(program), "main", None)
+    return flags_of_main(lambda: main([])) if main else None
+
+
+def keys_of_tables() -> dict[str, frozenset[str]]:
+    """Return the keys of each table of a settings file."""
+    kinds = {stage.name: stage.options for stage in (*STAGES.values(), IMPORT)}
+    kinds["train"] = TrainConfig
+    for name, kind in list(kinds.items()):
+        kinds.update({f"{name}.{inner}": table for inner, table in tables_of(kind).items()})
+    keys = {
+        name: frozenset(field.name for field in dataclasses.fields(kind))
+        for name, kind in kinds.items()
+    }
+    return keys | {"run": frozenset(config.RUN_KEYS), "beam": BEAM}
+
+
+@pytest.fixture(scope="module")
+def project() -> Project:
+    elsewhere = {kind: frozenset(targets) for kind, targets in ELSEWHERE.items()}
+    return Project(REPOSITORY, flags_of, frozenset(cli.COMMANDS), keys_of_tables(), elsewhere)
+
+
+def files() -> Iterator[Path]:
+    """Return the files whose texts are checked. Those of benchmarks/peers call other projects."""
+    yield from REPOSITORY.glob("*.md")
+    for name in (".ci/run", "Dockerfile", "Makefile", "pyproject.toml"):
+        yield REPOSITORY / name
+    folders = ["benchmarks", "dags", "docs", "examples", "flex"]
+    folders += ["owt_pipeline", "presets", "schemas", "trainer"]
+    for folder in folders:
+        for path in sorted((REPOSITORY / folder).rglob("*")):
+            made = path.is_relative_to(REPOSITORY / "docs/options") or path.name == "api.md"
+            if made or "peers" in path.parts:
+                continue
+            if path.suffix in (".html", ".md", ".py", ".sql", ".toml"):
+                yield path
+
+
+def test_whatever_a_text_names_exists(project: Project) -> None:
+    dead = project.dead(text for file in files() for text in texts_of(file))
+    places = [f"{r.path.relative_to(REPOSITORY)}:{r.line}: {r.kind} {r.target}" for r in dead]
+    assert not places, "\n".join(places)
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("docs/options/nowhere.md has them", "path docs/options/nowhere.md"),
+        ("see `tests/nowhere/*.py`", "path tests/nowhere/*.py"),
+        ("`engine/nowhere.py` does it", "file engine/nowhere.py"),
+        ("by owt_pipeline.nowhere", "module owt_pipeline.nowhere"),
+        ("by `schemas.datasets.Nothing`", "module schemas.datasets.Nothing"),
+        ("owt_pipeline.pipeline:nothing", "module owt_pipeline.pipeline:nothing"),
+        ("what `owt fetch` wrote", "command fetch"),
+        ("run: owt nothing RUN", "command nothing"),
+        ("python -m trainer.nothing", "program trainer.nothing"),
+        ("benchmarks/nothing.py --all", "program benchmarks.nothing"),
+        ("run `make nothing` first", "target nothing"),
+        ("or `make TORCH=none nothing`", "target nothing"),
+        ("give --no_such_flag", "flag --no_such_flag"),
+        ("owt ls RUN --threshold 0.5", "flag owt ls --threshold"),
+        ("python -m trainer.train --dumps X", "flag trainer.train --dumps"),
+        ("the setting `no_such_setting`", "setting no_such_setting"),
+        ("`max_pages` under `[clean]`", "setting max_pages"),
+        ("`filtres = ['c4']`", "setting filtres"),
+        ("a key of `[cleaning]`", "table cleaning"),
+        ("as `no_such_function` does", "name no_such_function"),
+        ("as `NoSuchClass()` does", "name NoSuchClass"),
+        ("[page](nowhere.md)", "link nowhere.md#"),
+        ("[page](../README.md#nowhere)", "link ../README.md#nowhere"),
+        ("```toml\n[clean]\nmin_score = 1\n```\n", "setting clean.min_score"),
+        ("```toml\n[clean.c4]\nmin_score = 1\n```\n", "setting clean.c4.min_score"),
+        ("```\nmake nothing\n```\n", "target nothing"),
+        ("```\nowt run run \\\n    --nothing\n```\n", "flag owt run --nothing"),
+    ],
+)
+def test_a_dead_reference_is_found(project: Project, text: str, reference: str) -> None:
+    page = Text(REPOSITORY / "docs/planted.md", line=1, text=text, is_page=True)
+    dead = [f"{found.kind} {found.target}" for found in project.dead([page])]
+    assert reference in dead
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docs/how-to/*.md and `engine/graph.py`, by owt_pipeline.pipeline:build",
+        "`owt run RUN --until fetch`, then `owt ls RUN`; `python -m trainer.train --data run/tokens`",
+        "--dry_run shows it; `make test TORCH=none` is without torch",
+        "`filters = ['c4']` under `[clean]`, or `max_word_length` in `[clean.gopher_quality]`",
+        "[Design](design.md#the-ledger), `DatasetReader`, `owt run RUN --runner=FlinkRunner`",
+        "`owt ls RUN`, and --threshold of another command",
+        "```toml\n[clean.gopher_quality]\nmax_word_length = 12\n```\n",
+    ],
+)
+def test_a_reference_that_exists_is_not_found(project: Project, text: str) -> None:
+    page = Text(REPOSITORY / "docs/planted.md", line=1, text=text, is_page=True)
+    assert project.dead([page]) == []
+
+
+def test_a_reference_is_found_in_each_text_of_a_module(project: Project, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        '"""Of `owt docstring`."""\n\n'
+        "# `owt comment`\n"
+        "def work(name):\n"
+        '    """Say `owt function`."""\n'
+        '    raise ValueError("run owt message " f"{name}, or " f"owt {name} or owt joined")\n'
+    )
+    dead = project.dead(texts_of(module))
+    assert [(found.target, found.line) for found in dead] == [
+        ("comment", 3),
+        ("docstring", 1),
+        ("function", 5),
+        ("joined", 6),
+        ("message", 6),
+    ]

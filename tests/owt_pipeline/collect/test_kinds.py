@@ -1,0 +1,85 @@
+"""Kinds of sources: the one that the documentation adds is collected next to the others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.collect import sources
+from owt_pipeline.stages.collect.dumps import Dump
+from owt_pipeline.stages.collect.options import Options
+from owt_pipeline.stages.collect.stage import STAGE
+from owt_pipeline.storage.folder import Storage
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-source.md"
+BOOKMARKS = """<!DOCTYPE NETSCAPE-Bookmark-file-1>
+<DL><p>
+<DT><A HREF="http://a.example/x?a=1&amp;b=2" ADD_DATE="1300000000">Fish &amp; chips</A>
+<DT><A HREF="http://b.example/" ICON="data:">No date</A>
+<DT><A HREF="javascript:void(0)">No page</A>
+"""
+
+
+@pytest.fixture
+def _documented_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the kind as the documentation does."""
+    module, registration = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "bookmarks"}
+    exec(compile(module, str(GUIDE), "exec"), names)
+    names |= {type(kind).__name__: type(kind) for kind in sources.KINDS}
+    exec(compile(registration, str(GUIDE), "exec"), names)
+    monkeypatch.setattr(sources, "KINDS", names["KINDS"])
+
+
+@pytest.mark.usefixtures("_documented_kind")
+def test_sources_of_another_kind_are_collected_next_to_tables(tmp_path: Path) -> None:
+    (tmp_path / "mine.html").write_text(BOOKMARKS)
+    (tmp_path / "links.csv").write_text("url,source\nhttp://c.example/,hn\n")
+    options = Options(links=(str(tmp_path / "mine.html"), str(tmp_path / "links.csv")))
+    runtime = Runtime(Storage(str(tmp_path / "run")))
+    manifest, _ = run_stage(STAGE, options, runtime)
+
+    rows = DatasetReader(runtime.workdir, manifest).table().to_pylist()
+    found = {
+        row["url"]: (row["title"], row["created_utc"], row["link_sources"])
+        for row in sorted(rows, key=lambda row: row["url"])
+    }
+    assert found == {
+        "https://a.example/x?a=1&b=2": ("Fish & chips", 1_300_000_000, ["bookmarks"]),
+        "https://b.example/": ("No date", None, ["bookmarks"]),
+        "https://c.example/": (None, None, ["hn"]),
+    }
+    assert [source["kind"] for source in manifest.sources] == ["bookmarks", "links"]
+
+
+def test_a_message_names_the_flag_of_each_kind() -> None:
+    assert STAGE.flags == {kind.name: f"--{kind.option}" for kind in sources.KINDS}
+    assert all(hasattr(Options(), kind.option) for kind in sources.KINDS)
+
+
+def test_a_file_is_of_the_first_kind_that_matches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OldDump(Dump):
+        name = "old_dump"
+
+        def matches(self, name: str) -> bool:
+            return name.startswith("old")
+
+    monkeypatch.setattr(sources, "KINDS", (OldDump(), *sources.KINDS))
+    for name in ("old.ndjson", "new.ndjson"):
+        (tmp_path / name).write_text("{}\n")
+    listed = sources.list_sources(Options(dumps=(str(tmp_path),)), ())
+    assert [(source["kind"], source["name"]) for source in listed] == [
+        ("old_dump", "old.ndjson"),
+        ("dump", "new.ndjson"),
+    ]
+    with pytest.raises(UserError, match="no file matches"):
+        sources.list_sources(Options(dumps=(str(tmp_path / "none"),)), ())

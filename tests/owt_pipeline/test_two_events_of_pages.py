@@ -1,0 +1,195 @@
+"""Two rare events at once in the stages that read the web: kills, lost rejects and places."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.engine import parts
+from owt_pipeline.errors import UserError
+from tests.owt_pipeline.one_process import forget_processes, without_runner
+from tests.owt_pipeline.random_inputs import REJECTED, url_of, write_inputs_with_rejects
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_runner() -> Iterator[None]:
+    with without_runner():
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a dump, of which each of the first stages has rejected a post."""
+    folder = tmp_path_factory.mktemp("pages")
+    write_inputs_with_rejects(folder)
+    sources = ["--dumps", folder / "RS_A.gz", "--pages_from", folder / "pages.warc.gz"]
+    options = ["--num_shards", 2, "--languages", "all", "--min_tokens", 64, "--workers", 1]
+    ask_owt("run", folder / "run", *sources, *options)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    forget_processes()
+    return copy_of(finished_run, tmp_path / "run")
+
+
+_OPTION_BY_STAGE = {
+    "collect": ("--min_score", 4),
+    "fetch": ("--max_page_bytes", 5_000_000),
+    "extract": ("--favor", "recall"),
+}
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, run: Path, stage: str) -> list[Path]:
+    """Run a stage with another option, and stop it before it publishes its shards."""
+    records = run / "ledger" / stage / "records"
+    before = set(records.glob("*.json"))
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "publish", stop)
+        ask_owt("run", run, "--until", stage, *_OPTION_BY_STAGE[stage], code=1)
+    finished = sorted(set(records.glob("*.json")) - before)
+    assert len(finished) == 2
+    return finished
+
+
+def stop(*_: object) -> None:
+    raise UserError("stopped")
+
+
+@pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
+@pytest.mark.parametrize("command", ["forget", "run --until clean", "verify --repair"])
+def test_what_a_killed_stage_has_finished_is_continued_after_another_command(
+    run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = interrupt(monkeypatch, run, stage)
+    segments = set((run / "warc").rglob("*.warc.gz"))
+    name, *flags = command.split()
+    if name == "forget":
+        (tmp_path / "list.txt").write_text(f"{url_of('A0')}\n")
+        flags = [str(tmp_path / "list.txt")]
+    ask_owt(name, run, *flags, "--workers", 1) if name != "verify" else ask_owt(name, run, *flags)
+    assert all(path.exists() for path in [*finished, *segments])
+    inodes = {path: path.stat().st_ino for path in finished}
+    ask_owt("run", run, *_OPTION_BY_STAGE[stage], "--workers", 1)
+    assert {path: path.stat().st_ino for path in inodes} == inodes
+    assert not list((run / "ledger" / stage).glob("work/*/*"))
+    assert (url_of("A0") in {row["url"] for row in rows_of(run, "corpus")}) == (name != "forget")
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
+def test_a_complete_run_sweeps_what_a_killed_stage_of_pages_has_finished(
+    run: Path, finished_run: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = interrupt(monkeypatch, run, stage)
+    ask_owt("run", run, "--workers", 1)
+    assert not any(path.exists() for path in finished)
+    assert differing(run, finished_run) == []
+
+
+_LEDGER_FOLDERS = (
+    "ledger/urls/rejects", "ledger/pages/rejects", "ledger/pages/places", "ledger/documents/rejects",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", _LEDGER_FOLDERS)
+@pytest.mark.parametrize("loss", ["one file", "folder", "changed", "cut"])
+@pytest.mark.parametrize("has_pages", [True, False])
+def test_lost_rejects_and_places_of_pages_are_reported_and_made_again(
+    run: Path, finished_run: Path, folder: str, loss: str, has_pages: bool
+) -> None:
+    path = max((run / folder).iterdir(), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    if not has_pages:
+        for name in ("warc", "pages", "documents"):
+            shutil.rmtree(run / name)
+    if loss == "one file":
+        path.unlink()
+    elif loss == "folder":
+        shutil.rmtree(run / folder)
+    else:
+        path.write_bytes(content if loss == "changed" else content[: len(content) // 2])
+    assert str(path) in ask_owt("verify", run, code=1)
+    if loss == "changed":
+        ask_owt("verify", run, "--repair", code=1)
+        assert not path.exists()
+    ask_owt("run", run, "--workers", 1)
+    changed = differing(run, finished_run)
+    assert all(name.startswith(("warc/", "pages/", "documents/")) for name in changed)
+    assert not (has_pages and changed)
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("stage", list(REJECTED))
+def test_why_names_the_lost_rejects_of_pages(run: Path, stage: str) -> None:
+    dataset = {"collect": "urls", "fetch": "pages", "extract": "documents"}[stage]
+    url = url_of(REJECTED[stage])
+    said = ask_owt("why", run, url)
+    assert f"rejected by {stage}" in said
+    rejects = run / "ledger" / dataset / "rejects"
+    paths = [str(path) for path in rejects.iterdir()]
+    shutil.rmtree(rejects)
+    # Without the rejects of collect, nothing of the URL is left.
+    lost = ask_owt("why", run, url, code=3 if stage == "collect" else 0)
+    assert "have not run" not in lost
+    said_to_be_gone = [f"{path} is gone" in lost for path in paths]
+    assert any(said_to_be_gone) or (stage == "collect" and "of which files are gone" in lost)
+    ask_owt("run", run, "--workers", 1)
+    assert ask_owt("why", run, url) == said
+
+
+@pytest.mark.parametrize("url", ["A0", "A1"])
+def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
+    said = ask_owt("why", run, url_of(url))
+    shutil.rmtree(run / "ledger/pages/places")
+    lost = ask_owt("why", run, url_of(url))
+    assert "have not run" not in lost
+    assert "its tokens are" in lost
+    ask_owt("run", run, "--workers", 1)
+    assert ask_owt("why", run, url_of(url)) == said
+
+
+def test_a_killed_growth_goes_on_as_its_message_advises(
+    run: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings name a source once the command that adds it has succeeded."""
+    dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "publish", stop)
+        ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
+    for asked, added in ((["--add", "--dumps", dumps[2]], dumps[1:]), ([], dumps[1:2])):
+        copy = copy_of(run, run.with_name(f"copy{len(asked)}"))
+        said = ask_owt("run", copy, *asked, "--workers", 1, code=1)
+        (advised,) = re.findall(r"`owt ([^`]+)`", said)
+        assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, added)]
+        ask_owt(*shlex.split(advised), "--workers", 1)
+        ask_owt("run", copy, "--workers", 1)
+        sources = [len(each.sources) for each in root_of(copy).generations]
+        assert sources == [1] * (1 + len(added))
+        assert "no problems found" in ask_owt("verify", copy)
+
+
+def test_settings_that_lost_a_source_are_restored_as_their_message_advises(
+    run: Path, finished_run: Path
+) -> None:
+    first, later = (finished_run.parent / f"RS_{name}.gz" for name in "AB")
+    ask_owt("run", run, "--add", "--dumps", later, "--workers", 1)
+    settings = run / "settings.toml"
+    complete = settings.read_text()
+    for lost in (f'"{first}", ', f', "{later}"'):
+        assert lost in complete
+        settings.write_text(complete.replace(lost, ""))
+        said = ask_owt("run", run, code=1)
+        (advised,) = re.findall(r"`owt ([^`]+)`", said)
+        ask_owt(*shlex.split(advised), "--workers", 1)
+        assert all(name in settings.read_text() for name in (str(first), str(later)))
+        ask_owt("run", run, "--workers", 1)
