@@ -46,6 +46,7 @@ def field(name: str, kind: pa.DataType, description: str, *, nullable: bool = Fa
 
 
 def _list_of(kind: pa.DataType) -> pa.DataType:
+    # Without a field of its own, Arrow allows null items.
     return pa.list_(pa.field("item", kind, nullable=False))
 
 
@@ -121,6 +122,7 @@ _CLEAN = [
     field("n_words", pa.uint32(), "words of the text, split at white space"),
     field("n_chars", pa.uint32(), "characters of the text"),
     field("n_bytes", pa.uint32(), "bytes of the text in UTF-8"),
+    # A filter that limits the signals of another one (`measured_by`) has none of its own.
     field(
         "signals",
         pa.struct(

@@ -78,6 +78,7 @@ class Counts(msgspec.Struct, frozen=True):
         rejected = dict(self.rejected)
         for reason, count in other.rejected.items():
             rejected[reason] = rejected.get(reason, 0) + count
+        # Sorted, so that equal sums are equal JSON, whatever the order of the terms.
         return Counts(
             self.entered + other.entered, self.left + other.left, dict(sorted(rejected.items()))
         )
@@ -296,6 +297,7 @@ class FileTable:
             [*self.assets, *(file for record in self.records for file in record.files)],
             key=lambda file: file.path,
         )
+        # By kind and shard; with None for the shard, the files of all shards.
         self._by_kind: dict[tuple[str, int | None], list[ShardFile]] = {}
         for file in self.files:
             self._by_kind.setdefault((file.kind, None), []).append(file)
@@ -315,6 +317,7 @@ class FileTable:
 
         With `num_shards`, only the files of the first shards count.
         """
+        # Assets, whose shard is -1, always count.
         end = len(self.records) if num_shards is None else num_shards
         lines = "".join(
             f"{file.sha256}  {file.path}\n"
@@ -341,6 +344,7 @@ class FileTable:
             record.files[0].path: record for record in self.records if record.files
         }
         for row in rows:
+            # The record of a shard is in the row of its first file.
             row["record"] = None
             record = record_by_first_path.get(row["path"])
             if record is not None:
@@ -425,6 +429,7 @@ def unseal(data: bytes, kind: type[_S], where: str) -> _S:
         struct = msgspec.convert(body, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise ManifestError(f"{where} is damaged: {error}") from error
+    # Unknown keys and changed white space are damage, too.
     if seal(struct) != data:
         raise ManifestError(
             f"{where} is damaged or was changed by hand: its checksum does not fit its content"
