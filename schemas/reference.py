@@ -13,18 +13,16 @@ from schemas.reasons import Reason
 
 
 def data_reference() -> str:
-    """docs/data.md: every dataset and its fields, the rejects and their reasons."""
+    """Return docs/data.md: every dataset and its fields, the rejects and their reasons."""
     parts = [
         "# Data\n\n"
         "Generated from `schemas/` by `python -m schemas.reference > docs/data.md`; a test fails "
         "when it is stale.\n\n"
         f"Schema version {SCHEMA_VERSION}. A dataset is a folder of shards; shard k of one stage "
-        f"is made from shard k "
-        "of the stage before it.\nThe folder of a finished dataset holds its rows and nothing "
-        "else, so pyarrow, "
-        "pandas, Polars, DuckDB, datasets and\nSpark can open it. Its list of files and its "
-        "rejects are in `ledger/`. "
-        "A `?` after a type: the field may be null.\n"
+        "is made from shard k of the stage before it.\nThe folder of a finished dataset holds its "
+        "rows and nothing else, so pyarrow, pandas, Polars, DuckDB, datasets and\nSpark can open "
+        "it. Its list of files and its rejects are in `ledger/`. A `?` after a type: the field may "
+        "be null.\n"
     ]
     for dataset in DATASETS.values():
         parts.append(
@@ -33,24 +31,18 @@ def data_reference() -> str:
         )
     parts.append(
         "## `ledger/DATASET/rejects/`\n\nFor every dataset, in Parquet. One row is an id that "
-        "entered the stage and "
-        f"did not leave it.\n\n{_fields(REJECTS)}\n"
-        "| reason | stage | meaning |\n|---|---|---|\n"
-        + "".join(
-            f"| `{reason.value}` | {reason.stage} | {reason.description} |\n" for reason in Reason
-        )
+        f"entered the stage and did not leave it.\n\n{_fields(REJECTS)}\n{_reasons()}"
     )
     parts.append(
-        f"## `ledger/pages/places/`\n\nIn Parquet. One row is where a page lies in `warc/`, in the "
-        f"order of `pages/`."
-        f"\n\n{_fields(PLACES)}"
+        "## `ledger/pages/places/`\n\nIn Parquet. One row is where a page lies in `warc/`, in the "
+        f"order of `pages/`.\n\n{_fields(PLACES)}"
     )
     parts.append(
         "## `ledger/manifest.json`\n\nThe root manifest: the finished datasets, with their "
-        "options, counts and "
-        "digests, and the run's generations. `schemas/manifest.py` describes its keys.\n\n"
+        "options, counts and digests, and the run's generations. `schemas/manifest.py` describes "
+        "its keys.\n\n"
         "## `ledger/DATASET/files-….parquet`\n\nOne row is a file of the dataset, sorted by "
-        "path.\n\n" + _fields(FILES)
+        f"path.\n\n{_fields(FILES)}"
     )
     return "\n".join(parts)
 
@@ -65,24 +57,35 @@ _EXTENDED = {"clean": "documents", "corpus": "clean"}
 
 
 def _own_fields(dataset: Dataset) -> str:
-    """The table of a dataset's fields, after a sentence in place of those that it shares with
-    the one it extends."""
+    """Return the table of a dataset's fields.
+
+    Of a dataset that extends another one, a sentence names that one, and the table has only the
+    fields that it adds.
+    """
     if dataset.name not in _EXTENDED:
         return f"\n\n{_fields(dataset.schema)}"
-    extended, fields = _EXTENDED[dataset.name], DATASETS[_EXTENDED[dataset.name]].schema
-    left_out = "".join(
-        f" but `{field.name}`" for field in fields if field not in set(dataset.schema)
-    )
-    added = [field for field in dataset.schema if field not in set(fields)]
-    return f" It has the fields of `{extended}/`{left_out}, and\n\n{_fields(pa.schema(added))}"
+    extended = DATASETS[_EXTENDED[dataset.name]]
+    missing = [field for field in extended.schema if field not in set(dataset.schema)]
+    left_out = "".join(f" but `{field.name}`" for field in missing)
+    added = [field for field in dataset.schema if field not in set(extended.schema)]
+    fields = _fields(pa.schema(added))
+    return f" It has the fields of `{extended.name}/`{left_out}, and\n\n{fields}"
+
+
+def _reasons() -> str:
+    """Return the table of reasons."""
+    lines = ["| reason | stage | meaning |", "|---|---|---|"]
+    lines += [f"| `{reason.value}` | {reason.stage} | {reason.description} |" for reason in Reason]
+    return "\n".join(lines) + "\n"
 
 
 def _fields(schema: pa.Schema) -> str:
+    """Return the table of a schema's fields."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
     for field in schema:
-        kind = str(field.type).replace("<item: ", "<").replace(" not null", "") + (
-            "?" if field.nullable else ""
-        )
+        kind = str(field.type).replace("<item: ", "<").replace(" not null", "")
+        if field.nullable:
+            kind += "?"
         lines.append(f"| `{field.name}` | `{kind}` | {field.metadata[b'description'].decode()} |")
     return "\n".join(lines) + "\n"
 
