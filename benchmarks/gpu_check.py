@@ -301,8 +301,8 @@ def checkpoint_cost(check: Check) -> Result:
     slower = max(0.0, after - quiet) * (every // 2)
     cost = statistics.median(waits[1:] or waits) + slower
     return {
-        "first_wait_s": round(waits[0], 3),
-        "wait_s": round(statistics.median(waits[1:] or waits), 3),
+        "first_wait_s": round(waits[0], 6),
+        "wait_s": round(statistics.median(waits[1:] or waits), 6),
         "slower_after_s": round(slower, 3),
         "share_at_1000_steps": cost / (1000 * quiet),
         "step_s": round(quiet, 4),
