@@ -72,7 +72,7 @@ def options_of_stage(stage: Stage) -> str:
 
 
 def options_of_trainer(program: str, options: type) -> str:
-    """Return the page of the options of `python -m trainer.PROGRAM`."""
+    """Return the page of the options of `python -m trainer.NAME`."""
     introduction = f"`python -m trainer.{program} --help` prints these options."
     if program == "train":
         introduction += " In CONFIG.toml, they are in the table `[train]`."
