@@ -160,7 +160,7 @@ def test_a_stage_on_dataflow_is_deferred_while_its_job_runs_and_ends_as_the_job_
     dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, state: str
 ) -> None:
     """One command submits, asks, and gets the outcome; meanwhile it ends with 4."""
-    monkeypatch.setattr(type(dag.get_task("collect")), "look_every", timedelta(milliseconds=10))
+    monkeypatch.setattr(type(dag.get_task("collect")), "poll_interval", timedelta(milliseconds=10))
     run = {"run": "gs://b/run", "runner": "DataflowRunner", "beam_flags": {"project": "p"}}
     ended, started = commands_of(
         dag, tmp_path, run, [4, 4, last], mark_success_pattern="(?!collect$).*"
