@@ -284,7 +284,7 @@ def known_entries(
     """Return the entries that are fields of `cls`.
 
     `say` names each other one that had its default, or was empty or off. Raises SettingsError for
-    one that had another value: what it did is unknown here.
+    one that had another value: its effect is unknown here.
     """
     fields = _names(cls)
     for name in sorted(entries.keys() - fields):
@@ -321,7 +321,7 @@ waits forever when one joins."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
-    """Return the settings of a command line; flags override those of a CONFIG.toml.
+    """Return the settings of a command line; flags override a CONFIG.toml.
 
     Raises SettingsError.
     """
