@@ -183,7 +183,7 @@ def test_settings_name_a_source_again(tmp_path: Path, month: Callable[[int], Pat
     ask_owt("run", run, "--dumps", month(1), month(2), "--until", "collect")
     (run / "settings.toml").write_text(f'[collect]\ndumps = ["{month(1)}"]\n')
     code, output = attempt(["run", run, "--until", "collect"])
-    assert (code, "restore them" in output) == (1, True)
+    assert (code, "the settings do not name" in output) == (1, True)
     (command,) = _COMMAND.findall(output)
     assert attempt([*shlex.split(command)[1:], "--until", "collect"])[0] == 0
     assert attempt(["run", run, "--until", "collect"])[0] == 0

@@ -195,7 +195,7 @@ class SegmentReader:
 
     def _is_past(self, rows: pa.Table) -> pa.ChunkedArray:
         return pc.and_(
-            pc.isin_sorted(rows["reason"], pa.array(_TEMPORARY)),
+            pc.is_in(rows["reason"], pa.array(_TEMPORARY)),
             pc.less(rows["round"], self._round),
         )
 

@@ -267,10 +267,10 @@ def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table) -> pa.RecordBatc
 def _rows(parquet: pq.ParquetFile, group: int, keys: Sequence[bytes]) -> list[dict[str, Any]]:
     """The rows of a row group that may be captures of the keys' URLs."""
     column = parquet.read_row_group(group, columns=[KEY])[KEY].cast(pa.binary())
-    is_wanted = pc.isin_sorted(column, value_set=pa.array(keys, pa.binary()))
+    is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
     paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
     perhaps = np.flatnonzero(
-        pc.isin_sorted(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy()
+        pc.is_in(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy()
     )
     tracked = pc.match_substring_regex(
         column.take(pa.array(perhaps)), tracking_pattern()

@@ -156,7 +156,7 @@ class Archives:
                 for bucket in sorted(buckets):
                     batch = arrow.get_batch(bucket)
                     if batch.num_rows:
-                        batch = batch.filter(pc.isin_sorted(batch["url_id"], wanted))
+                        batch = batch.filter(pc.is_in(batch["url_id"], wanted))
                     if batch.num_rows:
                         table = pa.Table.from_batches([batch])
                         yield table.append_column(
