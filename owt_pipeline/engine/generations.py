@@ -57,8 +57,14 @@ def with_generations(
     options lack.
     """
     generations = root.generations
-    wished = stage.sources(options, [source for each in generations for source in each.sources])
-    if not generations or (len(generations) == 1 and not root.datasets):
+    is_first = len(generations) <= 1 and not root.datasets
+    recorded = [source for each in generations for source in each.sources]
+    if is_first and stage.name == "import":
+        # It adds recorded files to those that are named. A first import that failed has recorded
+        # its files, and they are to be named otherwise now.
+        recorded = []
+    wished = stage.sources(options, recorded)
+    if is_first:
         return _with(
             root, [Generation(stage.name, 0, stage.shards_for(options, wished), list(wished))]
         )
@@ -73,11 +79,11 @@ def with_generations(
     kept = []
     for number, generation in enumerate(generations):
         sources = []
-        for recorded in generation.sources:
-            found = known.pop(_name(recorded))
+        for before in generation.sources:
+            found = known.pop(_name(before))
             if set(found) == {"kind", "name", "uri"}:  # its content is known to the root alone
-                found = recorded
-            if _content(found) != _content(recorded):
+                found = before
+            if _content(found) != _content(before):
                 logger.info(
                     "%s: %s has changed since generation %d was made from it",
                     stage.name,
