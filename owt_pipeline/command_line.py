@@ -2,7 +2,7 @@
 it is interrupted.
 
 Answers go to stdout, everything else to stderr. On a terminal, progress is one live line;
-elsewhere, a line with the time every ten seconds.
+elsewhere, a line with the time every minute.
 """
 
 from __future__ import annotations

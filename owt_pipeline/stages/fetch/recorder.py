@@ -16,7 +16,7 @@ import math
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -198,10 +198,13 @@ class Recorder:
     ]  # the last write; it goes on if the task that waits for it is cancelled
 
     def __init__(
-        self, writer: SegmentWriter, attempt: ShardLease, recorded: Callable[[int, int], None]
+        self,
+        writer: SegmentWriter,
+        attempt: ShardLease,
+        recorded: Callable[[int, int, Mapping[str, int]], None],
     ):
         """A recorder that writes with `writer`; calls `recorded` with the numbers of further
-        answers and pages."""
+        answers, pages, and failures by reason."""
         self.is_last = writer.is_last
         self._recorded, self._attempt, self._writer = recorded, attempt, writer
         self._seconds = SEGMENT_SECONDS if writer.workdir.is_local else BUCKET_SECONDS
@@ -256,7 +259,10 @@ class Recorder:
             self._writing = asyncio.ensure_future(
                 asyncio.to_thread(self._write, batch, checks, flushes)
             )
-            self._recorded(*await asyncio.shield(self._writing))
+            failures = Counter(
+                str(result.reason) for _, result in batch if isinstance(result, FetchFailure)
+            )
+            self._recorded(*await asyncio.shield(self._writing), failures)
 
     def _write(
         self, batch: Sequence[tuple[int, FetchedResponse | Answer]], checks: bool, flushes: bool

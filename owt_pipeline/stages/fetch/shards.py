@@ -300,7 +300,10 @@ class ShardFetcher:
         ):
             answer = await archives.answer(url, created)
             writer.append(url_id, answer)
-            _advance(is_last, 1, not isinstance(answer, FetchFailure))
+            if isinstance(answer, FetchFailure):
+                _advance(is_last, 1, 0, {str(answer.reason): 1})
+            else:
+                _advance(is_last, 1, 1)
             if writer.bytes >= SEGMENT_BYTES:
                 writer.flush()
         writer.flush()
@@ -318,9 +321,14 @@ class ShardFetcher:
         return pa.Table.from_batches(batches, schema).combine_chunks()
 
 
-def _advance(is_last: bool, answers: int, pages: int) -> None:
+def _advance(
+    is_last: bool, answers: int, pages: int, failures: Mapping[str, int] | None = None
+) -> None:
     """Show progress: a URL is done once it has a page, or an answer of the last source."""
-    progress.advance(answers if is_last else pages)
+    if is_last:
+        progress.advance(answers, failures)
+    else:
+        progress.advance(pages)
 
 
 def merge_failures(no_pages: dict[str, FetchFailure]) -> FetchFailure:
