@@ -54,6 +54,7 @@ ALCOVES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("options",),
         ("answers",),
         ("segments",),
+        ("rounds", "outcomes"),
         ("recorder",),
         ("web",),
         ("archives",),

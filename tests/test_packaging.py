@@ -235,9 +235,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_base_installation_runs_every_function_of_the_library(
-    base: Path, tmp_path: Path
-) -> None:
+def test_the_base_installation_runs_every_library_function(base: Path, tmp_path: Path) -> None:
     program = REPOSITORY / "tests/base_installation.py"
     loaded = json.loads(run([base / "bin/python", program], tmp_path))
     assert loaded["import"] == ["owt_pipeline"]
@@ -247,9 +245,7 @@ def test_the_base_installation_runs_every_function_of_the_library(
 
 
 @pytest.mark.slow
-def test_the_command_without_the_pipeline_is_one_line_whose_advice_works(
-    base: Path, tmp_path: Path
-) -> None:
+def test_owt_without_the_pipeline_is_one_line_that_helps(base: Path, tmp_path: Path) -> None:
     for command in ([base / "bin/owt", "demo"], [base / "bin/python", "-m", "owt_pipeline"]):
         done = subprocess.run(command, cwd=tmp_path, env=bare(), capture_output=True, text=True)
         assert done.returncode == 1

@@ -127,7 +127,7 @@ class TokenDataset:
 class Documents:
     """The documents of one split, addressed 0 … n−1 in the order of the shards' paths and rows.
 
-    `lengths` are the tokens of each document, int64 (n,). `dtype` is that of the ids, which are
+    `lengths` are the tokens of each document, int64 (n,). `dtype` is the type of the ids, which are
     mapped from their files in `chunks`.
     """
 
@@ -338,7 +338,7 @@ def sha256_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """What a run's manifest records of its tokens."""
+    """The entries of the tokens in a run's manifest."""
 
     files: list[TokenFile]
     tokenizer: TokenizerInfo

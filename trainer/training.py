@@ -48,10 +48,10 @@ def train(config: TrainConfig) -> float:
     """Train until the last step or a signal, and return the last step's loss.
 
     Every rank calls it. The same settings again continue a run that was stopped. Raises before the
-    first step: SettingsError, ShardError or CheckpointError, whose messages say what to do. Later:
-    Diverged if a loss or gradient is not finite; nothing is saved after the last good checkpoint.
-    MemoryError if a micro-batch is too large. InterruptedError if the run is saved and not
-    finished, because another rank received a signal to stop.
+    first step: SettingsError, ShardError or CheckpointError. Later: Diverged if a loss or gradient
+    is not finite; nothing is saved after the last good checkpoint. MemoryError if a micro-batch is
+    too large. InterruptedError if the run is saved and not finished, because another rank received
+    a signal to stop.
     """
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
         # A frame of its own, whose end frees the model before the group ends.
@@ -84,7 +84,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         saver = _start_saver(config, tokenizer.path, ranks, say, closing)
         saver.last_saved = start
 
-        # Model: new weights on every rank by the seed, or those of a checkpoint or init_from.
+        # Model: new weights by the seed, the same on every rank, or a checkpoint's or init_from's.
         torch.set_float32_matmul_precision("high")
         torch.manual_seed(config.seed)
         with torch.device(device if device.type == "cuda" else "cpu"):
@@ -178,8 +178,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             is_first = step == start + 1
             if is_first:
                 ranks.after_first_step()
-                # What is alive now stays. Collections become short, and are at the same steps on
-                # all ranks.
+                # Objects that exist now stay. Collections become short, and are at the same steps
+                # on all ranks.
                 gc.freeze()
                 gc.disable()
 
@@ -283,9 +283,11 @@ def _record_of(
 
 
 def _describe_batch(loader: Loader, context: int) -> str:
-    ranks = f" over {loader.world_size} ranks, each in" if loader.world_size > 1 else " in"
+    ranks = "in"
+    if loader.world_size > 1:
+        ranks = f"over {loader.world_size} ranks, each in"
     return (
-        f"{pluralize(loader.samples, 'window')} of {context}{ranks} "
+        f"{pluralize(loader.samples, 'window')} of {context} {ranks} "
         f"{pluralize(loader.accumulation, 'micro-batch')} of {loader.micro_batch} at most"
     )
 
@@ -296,27 +298,30 @@ def _end_stopped(step: int, stop: StopSignals, say: Say) -> None:
     When nodes join or leave, each agent of torchrun signals its own ranks. It takes a rank that
     ends before that with exit code 0 for one that has finished its training.
     """
-    is_by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    say(
+    message = (
         f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command "
-        f"continues here{_TORCHRUN_NOTE if is_by_torchrun else ''}"
+        f"continues here"
     )
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        message += _TORCHRUN_NOTE
+    say(message)
     if not stop.wait(10):
         raise InterruptedError(f"stopped at step {step} because another rank received a signal")
 
 
 @contextmanager
 def _explaining(config: TrainConfig, model: GPT, loader: Loader, saver: Saver) -> Iterator[None]:
-    """Turn errors of the loop into those of `train`, whose messages say what to do."""
+    """Turn errors of the loop into the errors of `train`, which have advice."""
     try:
         yield
     except Diverged as error:
         # The last good checkpoint may still be in writing.
         saver.wait()
         checkpoints = checkpoint.checkpoints(Path(config.out))
+        last_good = checkpoints[-1] if checkpoints else "none"
         tool = ["python", "-m", "trainer.tools.documents", config.out, "--step", str(error.step)]
         raise Diverged(
-            f"{error}; the last good checkpoint is {checkpoints[-1] if checkpoints else 'none'}. "
+            f"{error}; the last good checkpoint is {last_good}. "
             f"Look at the step's documents ({shlex.join(tool)}), try a lower learning_rate or more "
             f"warm-up",
             error.step,
@@ -334,7 +339,9 @@ def _explaining(config: TrainConfig, model: GPT, loader: Loader, saver: Saver) -
 
 def _explain_memory(model: GPT, micro_batch: int, error: Exception) -> str:
     """Return what to change when a forward or backward pass does not fit."""
-    place = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
+    place = "memory"
+    if isinstance(error, torch.OutOfMemoryError):
+        place = "the GPU's memory"
     remedies = []
     if micro_batch > 1:
         remedies.append("a smaller --micro_batch")
@@ -342,9 +349,8 @@ def _explain_memory(model: GPT, micro_batch: int, error: Exception) -> str:
         remedies.append("--checkpoint_activations")
     if not remedies:
         remedies.append("a smaller --preset or --context")
-    verb = "does" if micro_batch == 1 else "do"
     return (
-        f"{pluralize(micro_batch, 'window')} in one forward pass {verb} not fit in {place}: give "
+        f"a forward pass of {pluralize(micro_batch, 'window')} does not fit in {place}: give "
         f"{', or '.join(remedies)} ({first_line(error).partition('.')[0]})"
     )
 

@@ -1,6 +1,6 @@
 """The command for TPUs: `python -m trainer.xla CONFIG.toml` starts a process for each chip.
 
-The chips are those of this host. The arguments are those of `trainer.train`.
+It uses all chips of this host. It takes the arguments of `trainer.train`.
 """
 
 from __future__ import annotations

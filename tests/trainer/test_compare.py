@@ -32,7 +32,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
+def test_shuffled_characters_score_worse_and_a_copy_the_same(
     tmp_path: Path,
     write_tokens: WriteTokens,
     tokenizer_file: Path,
@@ -152,7 +152,7 @@ def _models(
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 8])
-def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(seeds: int) -> None:
+def test_equal_corpora_differ_in_one_of_twenty_comparisons(seeds: int) -> None:
     draw = np.random.default_rng(seeds)
     for of_seeds in (0.0005, 0.02):
         named = sum(
@@ -164,7 +164,7 @@ def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(se
         assert named <= 400 * 0.05 + 3 * math.sqrt(400 * 0.05 * 0.95)
 
 
-def test_a_difference_larger_than_both_kinds_of_chance_is_found_with_the_right_sign() -> None:
+def test_a_difference_larger_than_chance_has_the_right_sign() -> None:
     draw = np.random.default_rng(0)
     assert difference(*_models(draw, 0.05, 0.003, 3, 200)).verdict("a", "b") == "a is better"
     assert difference(*_models(draw, -0.05, 0.003, 3, 200)).verdict("a", "b") == "b is better"

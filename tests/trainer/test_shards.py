@@ -117,9 +117,7 @@ def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> No
         open_dataset(tokens)
 
 
-def test_a_run_is_its_tokens_and_a_folder_without_a_manifest_is_an_error(
-    tokens: Path, tmp_path: Path
-) -> None:
+def test_a_run_is_its_tokens_and_needs_a_manifest(tokens: Path, tmp_path: Path) -> None:
     assert open_dataset(tokens.parent) == open_dataset(tokens)
     manifest = tokens.parent / "ledger/manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema_version": 99}))

@@ -425,6 +425,6 @@ def test_archives_may_be_deleted_once_their_pages_are_published(
         fetch(runtime, files, max_page_bytes=9)
     folder.mkdir()
     (folder / "1.warc.gz").write_bytes(five_records()[1])
-    with pytest.raises(UserError, match=r"0\.warc\.gz is gone"):
+    with pytest.raises(UserError, match=r"0\.warc\.gz is missing"):
         fetch(runtime, files, max_page_bytes=9)
     assert snapshot(Path(runtime.workdir.uri)) == before
