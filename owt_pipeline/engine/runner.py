@@ -15,6 +15,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline import progress
 from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.generations import begin
 from owt_pipeline.engine.lifecycle import end_run
@@ -77,6 +78,7 @@ def run_stages(
     with _holding(runtime, cluster, detached=detached) as since:
         root, version = begin(stages, runtime)
         plans = look(stages, runtime.workdir, root)
+        progress.name_stages([stage.name for stage, _ in stages])
         begun()
         first = next((number for number, plan in enumerate(plans) if not plan.finished), None)
         results = [

@@ -339,7 +339,10 @@ class ShardFetcher:
         for url_id, url, created_utc in zip(*columns, strict=True):
             result = await archives.result(url, created_utc)
             writer.append(url_id, result)
-            _advance(is_last, 1, not isinstance(result, FetchFailure))
+            if isinstance(result, FetchFailure):
+                _advance(is_last, 1, 0, {str(result.reason): 1})
+            else:
+                _advance(is_last, 1, 1)
             if writer.bytes >= SEGMENT_BYTES:
                 writer.flush()
         writer.flush()
@@ -362,6 +365,11 @@ class ShardFetcher:
         return pa.Table.from_batches(wanted, schema).combine_chunks()
 
 
-def _advance(is_last: bool, num_results: int, num_pages: int) -> None:
+def _advance(
+    is_last: bool, num_results: int, num_pages: int, failures: Mapping[str, int] | None = None
+) -> None:
     """Show progress: a URL is done once it has a page, or a result of the last source."""
-    progress.advance(num_results if is_last else num_pages)
+    if is_last:
+        progress.advance(num_results, failures)
+    else:
+        progress.advance(num_pages)
