@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Summary, recorded_of
+from owt_pipeline.engine.stage import Summary, recorded_sources
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import replace_columns
@@ -79,7 +79,7 @@ def set_up(run: StageRun) -> Summary:
     Raises UserError for an archive file that is missing, or an index that cannot be listed.
     """
     options: Options = run.options
-    recorded = recorded_of(run.stage, run.before)
+    recorded = recorded_sources(run.stage, run.published)
     properties: dict[str, Any] = {}
     if "archive" in options.order:
         paths = expand_globs(options.pages_from, "--pages_from")
@@ -264,7 +264,7 @@ class ShardFetcher:
             if source == "archive":
                 asyncio.run(self._ask_archives(is_last))
             elif source in clients and len(self._missing(reader, self.ids)):
-                num_together = min(SHARDS_TOGETHER, len(self._run.plan.make))
+                num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
                 options = split_limits(self._run.options, num_together)
                 with_client(
                     partial(clients[source], options),
