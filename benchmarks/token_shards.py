@@ -69,9 +69,11 @@ def write_shards(
     return folder
 
 
-def library_tokens(folder: Path, files: int) -> Path:
-    """Python's standard library, one document per file, every twentieth for validation, by a
-    vocabulary of 50,257."""
+def library_tokens(folder: Path, files: int, vocab_size: int = 50257) -> Path:
+    """Write the tokens of Python's standard library, a document for each of `files` files.
+
+    Every twentieth is for validation.
+    """
     paths = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]
     contents = [
         path.read_bytes()
@@ -83,7 +85,7 @@ def library_tokens(folder: Path, files: int) -> Path:
 
         texts = [content.decode("utf-8", "replace") for content in contents]
         encoder = ByteLevelBPETokenizer()
-        encoder.train_from_iterator(texts, vocab_size=50256, show_progress=False)
+        encoder.train_from_iterator(texts, vocab_size=vocab_size - 1, show_progress=False)
         ids = [np.array(encoding.ids, np.uint16) for encoding in encoder.encode_batch(texts)]
         tokenizer = encoder.to_str()
     except ImportError:  # as bytes: their rates are the same
@@ -98,7 +100,9 @@ def library_tokens(folder: Path, files: int) -> Path:
         split: [(np.array(list(map(len, parts))), np.concatenate(parts))]
         for split, parts in splits.items()
     }
-    return write_shards(folder, shards, tokenizer=tokenizer, vocab_size=50257, eot=50256)
+    return write_shards(
+        folder, shards, tokenizer=tokenizer, vocab_size=vocab_size, eot=vocab_size - 1
+    )
 
 
 def _file(run: Path, path: Path, kind: str, rows: int) -> dict[str, str | int]:

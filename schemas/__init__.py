@@ -1,6 +1,6 @@
 """The contract between the pipeline and the trainer: datasets, reject reasons, settings.
 
-Manifests are in `schemas.manifest`, which the trainer does not import: it needs msgspec.
+Manifests are in `schemas.manifest`, which the trainer does not import.
 """
 
 from schemas.datasets import DATASETS, PLACES, REJECTS, Dataset

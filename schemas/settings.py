@@ -5,36 +5,31 @@
         min_tokens: int = option(128, "documents with fewer are rejected", minimum=0)
 
 `from_table` reads it from a parsed TOML table, `add_flags` and `flags_given` from the command
-line, and both refuse a wrong value with the key, the value and what is allowed.
+line, and both refuse a wrong value with the key, the value and the allowed values.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import functools
-import math
 import re
 import textwrap
-import types
 import typing
 from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar
+
+from schemas.values import (
+    DESCRIPTIONS,
+    SettingsError,
+    allowed_values,
+    convert,
+    did_you_mean,
+    parts_of,
+)
 
 T = TypeVar("T")
-
-_SCALARS: dict[type, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a string",
-}
-
-
-class SettingsError(ValueError):
-    """A key that does not exist, or a value that is not allowed."""
 
 
 def option(
@@ -48,7 +43,7 @@ def option(
     metavar: str | None = None,
     is_flag: bool = True,
 ) -> Any:
-    """A field of an options dataclass.
+    """Return a field of an options dataclass.
 
     Args:
       default: the value where none is given; without it the option is required. A frozen dataclass
@@ -60,18 +55,22 @@ def option(
       shapes_bytes: whether the output's bytes depend on it. One that does not (a timeout, a number
         of connections) stays out of the key of a shard, so changing it reruns nothing.
       metavar: the value's name in `--help`.
-      is_flag: whether there is a flag; else the option is for the settings file alone.
+      is_flag: whether there is a flag; otherwise only the settings file has the option.
     """
+    if choices is not None:
+        # The choices are read more than once, so an iterator would not do.
+        choices = tuple(choices)
     metadata = {
         "help": help,
-        "choices": tuple(choices) if choices is not None else None,
+        "choices": choices,
         "minimum": minimum,
         "maximum": maximum,
         "shapes_bytes": shapes_bytes,
         "metavar": metavar,
         "is_flag": is_flag,
     }
-    if isinstance(default, (list, tuple)):
+    # A dataclass refuses a mutable default.
+    if isinstance(default, list):
         default = tuple(default)
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -82,48 +81,54 @@ _types_of = functools.cache(typing.get_type_hints)
 def from_table(
     cls: type[T], table: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None
 ) -> T:
-    """An instance of the dataclass `cls` from a parsed TOML `table`, named `where` in errors.
+    """Return an instance of the dataclass `cls` from a parsed TOML table.
 
-    `flags`, by their names on the command line without the dashes, override the table; errors name
-    them so.
+    Args:
+      cls: a dataclass of options.
+      table: values by key.
+      where: the name of the table in errors.
+      flags: values by their names on the command line without the dashes. They override the table;
+        errors name them as flags.
 
     Raises:
       SettingsError: an unknown key (with the nearest right one), a value of the wrong type or out
         of its range, or a required key that is missing.
     """
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for key in table:
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    types_by_name = _types_of(cls)  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in table.items():
         if key not in fields:
             raise SettingsError(f"{where}: unknown key '{key}'{did_you_mean(key, fields)}")
-    kinds = _types_of(cls)  # type: ignore[arg-type]
-    values = {
-        key: _inner(kinds[key], value, where, key)
-        if dataclasses.is_dataclass(kinds[key])
-        else _checked(fields[key], kinds[key], value, f"{where}: {key}")
-        for key, value in table.items()
-    }
+        if dataclasses.is_dataclass(types_by_name[key]):
+            values[key] = _inner_table(types_by_name[key], value, where, key)
+        else:
+            values[key] = convert(fields[key], types_by_name[key], value, f"{where}: {key}")
     for key, value in (flags or {}).items():
-        values[key] = _checked(fields[key], kinds[key], value, f"--{key}")
-    for name, f in fields.items():
-        if (
-            name not in values
-            and f.default is dataclasses.MISSING
-            and f.default_factory is dataclasses.MISSING
-        ):
-            raise SettingsError(f"{where}: {name} is required: {f.metadata.get('help', '')}")
+        values[key] = convert(fields[key], types_by_name[key], value, f"--{key}")
+    for name, field in fields.items():
+        if name not in values and _is_required(field):
+            raise SettingsError(f"{where}: {name} is required: {field.metadata.get('help', '')}")
     return cls(**values)
 
 
-def _inner(cls: Any, value: Any, where: str, key: str) -> Any:
-    """The table `key` of the table `where`."""
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    has_default = field.default is not dataclasses.MISSING
+    return not has_default and field.default_factory is dataclasses.MISSING
+
+
+def _inner_table(cls: Any, value: Any, outer_name: str, key: str) -> Any:
+    """Return the options of a table within another one; raise SettingsError."""
     if isinstance(value, cls):
         return value
-    place = f"{where[:-1]}.{key}]" if where.endswith("]") else f"{where}.{key}"
+    name = f"{outer_name}.{key}"
+    if outer_name.endswith("]"):
+        # The table `y` in `[x]` is `[x.y]`.
+        name = f"{outer_name[:-1]}.{key}]"
     if not isinstance(value, Mapping):
-        raise SettingsError(
-            f"{place}: {value!r} is not a table, such as {{{dataclasses.fields(cls)[0].name} = 1}}"
-        )
-    return from_table(cls, value, place)
+        example = dataclasses.fields(cls)[0].name
+        raise SettingsError(f"{name}: {value!r} is not a table, such as {{{example} = 1}}")
+    return from_table(cls, value, name)
 
 
 def add_flags(
@@ -138,24 +143,26 @@ def add_flags(
     Fields named in `without` get none. `--help` shows those of fields that are named in
     `explained`, by default all.
     """
-    kinds, left_out = _types_of(cls), set(without)
-    for f in dataclasses.fields(cls):
-        if f.name not in left_out and f.metadata.get("is_flag", True):
-            _add_flag(parser, f, kinds[f.name], explained is None or f.name in explained)
+    types_by_name = _types_of(cls)
+    left_out = set(without)
+    for field in dataclasses.fields(cls):
+        if field.name not in left_out and field.metadata.get("is_flag", True):
+            is_explained = explained is None or field.name in explained
+            _add_flag(parser, field, types_by_name[field.name], is_explained)
 
 
 def flags_given(cls: type, namespace: argparse.Namespace) -> dict[str, Any]:
-    """The flags of `cls` that were given on the command line, as a table for `from_table`."""
-    given = vars(namespace)
-    return {f.name: given[f.name] for f in dataclasses.fields(cls) if f.name in given}
+    """Return the flags of `cls` that were given on the command line, as a table of `from_table`."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    return {name: getattr(namespace, name) for name in names if hasattr(namespace, name)}
 
 
 def shaping_options(options: Any) -> dict[str, Any]:
-    """The options that shape the output's bytes, as JSON values: a part of a shard's key."""
+    """Return the options that shape the output's bytes, as JSON values: a part of a shard's key."""
     return {
-        f.name: _as_json(getattr(options, f.name))
-        for f in dataclasses.fields(options)
-        if f.metadata.get("shapes_bytes", True)
+        field.name: _as_json(getattr(options, field.name))
+        for field in dataclasses.fields(options)
+        if field.metadata.get("shapes_bytes", True)
     }
 
 
@@ -181,19 +188,20 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
         names = ", ".join(action.option_strings)
         if action.nargs == 0:
             return names
-        value = action.metavar or (
-            action.dest.upper() if action.choices is None else "{" + ",".join(action.choices) + "}"
-        )
-        return f"{names} {value}{' ...' if action.nargs in ('+', '*') else ''}"
+        value = action.metavar
+        if not value and action.choices is not None:
+            value = "{" + ",".join(action.choices) + "}"
+        repeated = " ..." if action.nargs in ("+", "*") else ""
+        return f"{names} {value or action.dest.upper()}{repeated}"
 
 
 def shortened(message: str) -> str:
-    """An error of argparse, which names all spellings of a flag, with the first one alone."""
+    """Return an error of argparse, which names all spellings of a flag, with only the first one."""
     return re.sub(r"(--\w[\w.]*)(?:/--\w[\w.]*)+", r"\1", message)
 
 
 def tables_of(cls: type) -> dict[str, type]:
-    """The fields of `cls` that are tables of their own."""
+    """Return the types of the fields of `cls` that are tables of their own, by name."""
     return {
         name: kind
         for name, kind in _types_of(cls).items()
@@ -202,20 +210,25 @@ def tables_of(cls: type) -> dict[str, type]:
 
 
 def describe(cls: type) -> list[tuple[str, str, str, str]]:
-    """(name, type, default, help) of each field of `cls` but those of `tables_of`, for the
-    reference and `owt init`."""
-    kinds = _types_of(cls)
+    """Return (name, type, default, help) of each field of `cls` that is not in `tables_of`.
+
+    The reference and `owt init` print them.
+    """
+    types_by_name = _types_of(cls)
     rows = []
-    for f in dataclasses.fields(cls):
-        if dataclasses.is_dataclass(kinds[f.name]):
+    for field in dataclasses.fields(cls):
+        kind = types_by_name[field.name]
+        if dataclasses.is_dataclass(kind):
             continue
-        default = "required" if f.default is dataclasses.MISSING else to_toml(f.default)
-        rows.append((f.name, _expected(f, kinds[f.name]), default, f.metadata.get("help", "")))
+        default = "required" if field.default is dataclasses.MISSING else to_toml(field.default)
+        rows.append(
+            (field.name, allowed_values(field, kind), default, field.metadata.get("help", ""))
+        )
     return rows
 
 
 def to_toml(value: Any) -> str:
-    """`value` as TOML; None, which TOML lacks, as an empty string."""
+    """Return `value` as TOML; None, which TOML lacks, as an empty string."""
     if value is None:
         return '""'
     if isinstance(value, bool):
@@ -230,114 +243,44 @@ def to_toml(value: Any) -> str:
     return str(value)
 
 
-def did_you_mean(key: str, allowed: Iterable[str]) -> str:
-    """The end of an error about an unknown `key`: the nearest allowed one, or all of them."""
-    allowed = list(allowed)
-    return _suggestion(key, allowed) or f"; known: {', '.join(sorted(allowed))}"
-
-
-def _suggestion(key: str, allowed: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
-    # perhaps the beginning of a longer name: gofer for gopher_quality, sample for sample-documents
-    if not near:
-        first = {name: re.split("[_-]", name)[0] for name in sorted(allowed)}
-        near = [name for name in first if difflib.get_close_matches(key, [first[name]], cutoff=0.6)]
-    return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
-
-
-def _unwrap(kind: Any) -> tuple[Any, bool, bool]:
-    """(scalar type, is a tuple, may be None) of a field's type."""
-    optional = False
-    if typing.get_origin(kind) in (Union, types.UnionType):
-        members = [member for member in typing.get_args(kind) if member is not type(None)]
-        optional = len(members) < len(typing.get_args(kind))
-        (kind,) = members
-    if typing.get_origin(kind) is tuple:
-        return typing.get_args(kind)[0], True, optional
-    return kind, False, optional
-
-
-def _expected(f: dataclasses.Field[Any], kind: Any) -> str:
-    scalar, many, optional = _unwrap(kind)
-    choices = f.metadata.get("choices")
-    low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
-    text = "one of " + ", ".join(choices) if choices else _SCALARS[scalar]
-    if low is not None and high is not None:
-        text += f" from {low} to {high}"
-    elif low is not None:
-        text += f" of at least {low}"
-    elif high is not None:
-        text += f" of at most {high}"
-    if many:
-        text = f"a list, each {text}"
-    return text + (", or empty" if optional else "")
-
-
-def _checked(f: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> Any:
-    scalar, many, optional = _unwrap(kind)
-    if optional and (value is None or value == ""):
-        return None
-    if many:
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        if f.metadata.get("choices"):  # which hold no comma: `--sources live,archive` is two
-            items = [
-                part
-                for item in items
-                for part in (item.split(",") if isinstance(item, str) else [item])
-            ]
-        expected = scalar if isinstance(value, (list, tuple, scalar)) else kind
-        return tuple(_checked_scalar(f, expected, scalar, item, where) for item in items)
-    return _checked_scalar(f, kind, scalar, value, where)
-
-
-def _checked_scalar(
-    f: dataclasses.Field[Any], kind: Any, scalar: type, value: Any, where: str
-) -> Any:
-    problem = f"{where}: {value!r} is not {_expected(f, kind)}"
-    fits = not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
-    if scalar is float and isinstance(value, int) and not isinstance(value, bool) and fits:
-        value = float(value)
-    if type(value) is not scalar:
-        raise SettingsError(problem)
-    choices = f.metadata.get("choices")
-    if choices and value not in choices:
-        raise SettingsError(problem + _suggestion(str(value), choices))
-    if isinstance(value, float) and not math.isfinite(value):
-        raise SettingsError(f"{where}: {value} is not finite; expected {_expected(f, kind)}")
-    if isinstance(value, (int, float)):
-        low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
-        if (low is not None and value < low) or (high is not None and value > high):
-            raise SettingsError(problem)
-    if not fits:
-        raise SettingsError(f"{where}: {value} does not fit into 64 bits")
-    return value
-
-
 def _add_flag(
-    parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, shown: bool
+    parser: argparse._ActionsContainer,
+    field: dataclasses.Field[Any],
+    kind: Any,
+    is_explained: bool,
 ) -> None:
-    scalar, many, _ = _unwrap(kind)
-    default = (
-        ""
-        if f.default in (dataclasses.MISSING, None, (), "")
-        else f" (default: {_shown(f.default)})"
-    )
-    text = (f.metadata.get("help", "") + default).replace("%", "%%") if shown else argparse.SUPPRESS
-    arguments: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
+    scalar, is_repeated, _ = parts_of(kind)
+    # A flag without a default leaves no trace if it is not given, so the table's value stays.
+    arguments: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
+    arguments["help"] = _help(field) if is_explained else argparse.SUPPRESS
     if scalar is bool:
-        parser.add_argument(f"--{f.name}", f"--no_{f.name}", action=_Switch, help=text, **arguments)
+        parser.add_argument(f"--{field.name}", f"--no_{field.name}", action=_Switch, **arguments)
         return
-    if many:
-        arguments |= {"nargs": "+", "action": "extend"}
-    choices = f.metadata.get("choices")
-    metavar = f.metadata.get("metavar") or ("{" + ",".join(choices) + "}" if choices else None)
+    if is_repeated:
+        # `--dumps a b --dumps c` names three.
+        arguments["nargs"] = "+"
+        arguments["action"] = "extend"
     parser.add_argument(
-        f"--{f.name}",
-        type=_converter(scalar),
-        metavar=metavar or _unit(f.name) or {int: "N", float: "X"}.get(scalar, "TEXT"),
-        help=text,
-        **arguments,
+        f"--{field.name}", type=_converter(scalar), metavar=_metavar(field, scalar), **arguments
     )
+
+
+def _help(field: dataclasses.Field[Any]) -> str:
+    text = field.metadata.get("help", "")
+    if field.default not in (dataclasses.MISSING, None, (), ""):
+        text += f" (default: {_shown(field.default)})"
+    # argparse formats the text with `%`.
+    return str(text).replace("%", "%%")
+
+
+def _metavar(field: dataclasses.Field[Any], scalar: type) -> str:
+    if field.metadata.get("metavar"):
+        return str(field.metadata["metavar"])
+    choices = field.metadata.get("choices")
+    if choices:
+        return "{" + ",".join(choices) + "}"
+    last_word = field.name.rpartition("_")[2]
+    return _UNITS.get(last_word) or _METAVARS.get(scalar, "TEXT")
 
 
 class _Switch(argparse.Action):
@@ -356,6 +299,9 @@ class _Switch(argparse.Action):
         setattr(namespace, self.dest, option_string == f"--{self.dest}")
 
 
+_METAVARS = {int: "N", float: "X"}
+
+# The unit of an option, by the last word of its name.
 _UNITS = {
     **dict.fromkeys(("timeout", "delay", "wait", "seconds"), "SECONDS"),
     "bytes": "BYTES",
@@ -367,36 +313,39 @@ _UNITS = {
 }
 
 
-def _unit(name: str) -> str | None:
-    """The unit that an option's name ends in."""
-    return _UNITS.get(name.rpartition("_")[2])
-
-
 def _converter(scalar: type) -> Any:
+    """Return a function from a flag's text to its value, for argparse."""
+
     def convert(text: str) -> Any:
         try:
             return scalar(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {_SCALARS[scalar]}") from None
+            description = DESCRIPTIONS[scalar]
+            raise argparse.ArgumentTypeError(f"{text!r} is not {description}") from None
 
     return convert
 
 
 def _shown(value: Any) -> str:
+    """Return a default value for the help."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(value)
 
 
 def _as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return shaping_options(value)
-    return list(value) if isinstance(value, tuple) else value
+    # JSON has lists, no tuples.
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status says; `meaning` is one line for the help and the
-    documentation."""
+    """The exit status of a command; `meaning` is one line for the help and the documentation."""
 
     meaning: str
 

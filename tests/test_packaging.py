@@ -39,7 +39,7 @@ USED_WITHOUT_IMPORT = {
 IMPORTED_UNDECLARED = {"torch-xla": "it needs an environment of its own: docs/training.md"}
 
 
-def test_the_release_gives_the_index_absolute_links_and_the_projects_address(
+def test_the_release_gives_the_index_absolute_links(
     tmp_path: Path,
 ) -> None:
     """By the commands of CONTRIBUTING.md, on copies."""
@@ -123,7 +123,7 @@ def test_an_extra_of_the_pipeline_brings_the_pipeline(extra: str) -> None:
     assert "owt-pipeline[pipeline]" in PROJECT["optional-dependencies"][extra]
 
 
-def test_every_kind_of_file_that_shapes_bytes_is_in_the_digest_of_the_code() -> None:
+def test_every_kind_of_file_that_shapes_bytes_is_digested() -> None:
     paths = [
         path
         for package in ("owt_pipeline", "schemas")
@@ -144,7 +144,7 @@ SHAPES_NO_BYTES = {
 
 
 @pytest.mark.parametrize("stage", [*STAGES.values(), IMPORT], ids=lambda stage: stage.name)
-def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(stage: Stage) -> None:
+def test_a_stage_names_the_libraries_that_shape_its_bytes(stage: Stage) -> None:
     room = "/".join(type(stage).__module__.split(".")[:3]) + "/"
     used = {
         library
@@ -154,7 +154,7 @@ def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(stage: Stage) 
     assert used - set(map(normalized, stage.libraries)) <= SHAPES_NO_BYTES.keys()
 
 
-def test_the_version_is_the_same_everywhere_and_what_a_release_has_is_there() -> None:
+def test_the_version_and_the_files_of_a_release_agree() -> None:
     assert f"\nversion: {__version__}\n" in (REPOSITORY / "CITATION.cff").read_text()
     assert f"\n## {__version__}" in (REPOSITORY / "CHANGELOG.md").read_text()
     for name in ("LICENSE", "NOTICE", "CONTRIBUTING.md", "SECURITY.md"):
@@ -235,9 +235,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_base_installation_runs_every_function_of_the_library(
-    base: Path, tmp_path: Path
-) -> None:
+def test_the_base_installation_runs_every_library_function(base: Path, tmp_path: Path) -> None:
     program = REPOSITORY / "tests/base_installation.py"
     loaded = json.loads(run([base / "bin/python", program], tmp_path))
     assert loaded["import"] == ["owt_pipeline"]
@@ -247,9 +245,7 @@ def test_the_base_installation_runs_every_function_of_the_library(
 
 
 @pytest.mark.slow
-def test_the_command_without_the_pipeline_is_one_line_whose_advice_works(
-    base: Path, tmp_path: Path
-) -> None:
+def test_owt_without_the_pipeline_is_one_line_that_helps(base: Path, tmp_path: Path) -> None:
     for command in ([base / "bin/owt", "demo"], [base / "bin/python", "-m", "owt_pipeline"]):
         done = subprocess.run(command, cwd=tmp_path, env=bare(), capture_output=True, text=True)
         assert done.returncode == 1
@@ -265,14 +261,14 @@ def test_the_command_without_the_pipeline_is_one_line_whose_advice_works(
 
 TRAIN = """
 import runpy, sys
-others = "owt_pipeline apache_beam duckdb lxml msgspec orjson tokenizers xxhash zstandard".split()
+others = "owt_pipeline apache_beam duckdb lxml orjson tokenizers xxhash zstandard".split()
 sys.modules |= dict.fromkeys(others)  # to import one is an error
 runpy.run_module("trainer.train", run_name="__main__")
 """
 
 
 @pytest.mark.slow
-def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(
+def test_the_wheel_runs_the_demo_and_the_trainer_its_tokens(
     tmp_path: Path,
 ) -> None:
     """The wheel in an empty environment, far from the checkout; then its trainer where nothing

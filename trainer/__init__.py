@@ -13,11 +13,12 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
+# The module of each name.
 _MODULES = {
     "GPT": "model",
     "preset": "shape",
     "TrainConfig": "config",
-    "train": "train",
+    "train": "training",
     "open_corpora": "corpora",
     "Loader": "data",
 }
@@ -26,6 +27,7 @@ __all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name when it is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module 'trainer' has no attribute {name!r}")
     try:
@@ -34,7 +36,7 @@ def __getattr__(name: str) -> Any:
         if error.name not in ("torch", "safetensors"):
             raise
         raise _needs_torch() from None
-    return module if name == "train" else getattr(module, name)
+    return getattr(module, name)
 
 
 def _needs_torch() -> ImportError:
@@ -45,8 +47,8 @@ def _needs_torch() -> ImportError:
     )
 
 
-# Python looks for the module of `python -m`: an error with the package's own name is one line, and
-# no traceback.
+# Python imports the package while it looks for the module of `python -m`. It prints an ImportError
+# with the package's own name as one line, without a traceback.
 _is_command = sys.argv[:1] == ["-m"]
 _is_light = any(argument.removeprefix("-m") in _WITHOUT_TORCH for argument in sys.orig_argv)
 if _is_command and not _is_light and find_spec("torch") is None:

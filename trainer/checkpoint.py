@@ -1,10 +1,14 @@
-"""Checkpoints: each is complete or absent, and records with checksums what it contains and what
-it was made from.
+"""Checkpoints: each is complete or absent, and has checksums and the origin of its data.
 
-A folder `RUN/checkpoints/step-00001000` has the weights, the optimizers' state (tensors named
-PARAMETER/KEY), the tokenizer and, written last, the record. `RUN/newest` names the newest one, so
-that its loss is noticed. Generators of random numbers have no state to save: training seeds them
-each step from (seed, step, rank).
+    RUN/checkpoints/step-00001000/
+        model.safetensors       the weights
+        training.safetensors    the optimizers' state, in tensors named PARAMETER/KEY
+        tokenizer.json
+        checkpoint.json         the record, written last
+    RUN/newest                  the newest one's name, so that its loss is noticed
+
+Generators of random numbers have no state to save: training seeds them each step from (seed, step,
+rank).
 """
 
 from __future__ import annotations
@@ -29,23 +33,25 @@ import pyarrow
 from trainer.command_line import note
 from trainer.shards import sha256_of
 
-with suppress(ImportError):  # records are read without
+# Without torch, records can still be read.
+with suppress(ImportError):
     import safetensors
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save_file
     from torch import nn
 
-RECORD, WEIGHTS, TRAINING, TOKENIZER = (
-    "checkpoint.json",
-    "model.safetensors",
-    "training.safetensors",
-    "tokenizer.json",
-)
+RECORD = "checkpoint.json"
+WEIGHTS = "model.safetensors"
+TRAINING = "training.safetensors"
+TOKENIZER = "tokenizer.json"
 FORMAT = 4
-KEPT = 3  # newest checkpoints of a run
+NUM_KEPT = 3  # newest checkpoints of a run
 _NEWEST = "newest"
 _NAME = re.compile(r"step-\d{8}")
+
+Tensors = dict[str, "torch.Tensor"]
+Hook = Callable[[Path], object]
 
 
 class CheckpointError(ValueError):
@@ -53,6 +59,7 @@ class CheckpointError(ValueError):
 
 
 def _versions() -> dict[str, str]:
+    """Return the versions of the libraries that determine the numbers."""
     packages = (torch, numpy, pyarrow, safetensors)
     versions = {package.__name__: package.__version__ for package in packages}
     return {"python": platform.python_version(), **versions}
@@ -60,36 +67,28 @@ def _versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Record:
-    """What `checkpoint.json` says."""
+    """The content of `checkpoint.json`."""
 
     step: int  # optimizer steps done
     model: dict[str, Any]  # the model's shape
     settings: dict[str, Any]  # of the run
-    data: list[dict[str, Any]]  # what it reads, by `Corpora.description`
+    data: list[dict[str, Any]]  # its datasets, by `Corpora.description`
     tokenizer: dict[str, Any]  # name, sha256, vocab_size, eot
     parent: str  # digest of the checkpoint this run continued from, or ""
     world_size: int  # number of ranks
-    versions: dict[str, str] = field(
-        default_factory=_versions
-    )  # of the libraries that determine the numbers
-    files: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # length and SHA-256 of each file
+    versions: dict[str, str] = field(default_factory=_versions)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)  # bytes and sha256 of each
     format: int = FORMAT
 
     @property
     def digest(self) -> str:
         """SHA-256 over all entries, and so over the digests of the files."""
-        return hashlib.sha256(
-            json.dumps(dataclasses.asdict(self), sort_keys=True).encode()
-        ).hexdigest()
-
-
-Call = Callable[[Path], object]
+        entries = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(entries.encode()).hexdigest()
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def naming_path(path: Path) -> Iterator[None]:
     """Name `path` in the OSError if it cannot be written, as on a full disk."""
     try:
         yield
@@ -100,86 +99,84 @@ def writing(path: Path) -> Iterator[None]:
         raise OSError(f"{path} cannot be written: {reason}") from error
 
 
-class Saver:
-    """Writes a run's checkpoints in a thread: training waits for a copy in host memory (pinned,
-    on CUDA), not the disk.
+def replace_text(path: Path, text: str) -> None:
+    """Write a file atomically."""
+    part = path.with_name(path.name + ".part")
+    with naming_path(part):
+        part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
 
-    In the thread, `sign` is called with each checkpoint's folder before it appears under its name,
-    `saved` after.
+
+class Saver:
+    """Writes a run's checkpoints in a thread.
+
+    Training waits for a copy in host memory (pinned, on CUDA), not for the disk. In the thread,
+    `sign` is called with each checkpoint's folder before it appears under its name, and `saved`
+    after.
     """
 
     def __init__(
-        self, run: Path, tokenizer: Path, sign: Call | None = None, saved: Call | None = None
+        self, run: Path, tokenizer: Path, sign: Hook | None = None, saved: Hook | None = None
     ) -> None:
-        self._run, self._tokenizer, self._sign, self._saved = run, tokenizer, sign, saved
-        self.last_saved = 0  # the step of the newest checkpoint that is complete
-        self._host: dict[str, torch.Tensor] = {}
+        self._run = run
+        self._tokenizer = tokenizer
+        self._sign = sign
+        self._saved = saved
+        self.last_saved = 0  # the step of the newest complete checkpoint
+        self._host_copies: Tensors = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._writing: Future[None] | None = None
+        self._pending: Future[None] | None = None
 
-    def save(
-        self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]
-    ) -> None:
-        """Write a checkpoint of these tensors as they are now, once the one before is written;
-        raises what that did."""
+    def save(self, record: Record, weights: Tensors, training: Tensors) -> None:
+        """Write a checkpoint of these tensors as they are now, once the one before is written.
+
+        Raises the error of the one before.
+        """
         self.wait()
-        kinds = [
-            self._copied(kind, tensors)
-            for kind, tensors in ((WEIGHTS, weights), (TRAINING, training))
-        ]
+        weights = self._copy_to_host(WEIGHTS, weights)
+        training = self._copy_to_host(TRAINING, training)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self._writing = self._thread.submit(self._write, record, *kinds)
+        self._pending = self._thread.submit(self._write, record, weights, training)
 
     def wait(self) -> None:
-        """Wait until nothing is being written; raises OSError if writing failed, as on a full
-        disk."""
-        writing, self._writing = self._writing, None
-        if writing:
-            writing.result()
+        """Wait until nothing is being written; raises OSError if writing failed."""
+        pending = self._pending
+        self._pending = None
+        if pending:
+            pending.result()
 
-    def _copied(self, kind: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The tensors in host memory that is used again each time."""
+    def _copy_to_host(self, kind: str, tensors: Tensors) -> Tensors:
+        """Return copies in host memory, which is allocated once and used again each time."""
+        copies = {}
         for name, tensor in tensors.items():
             key = f"{kind}/{name}"
-            if key not in self._host:
-                self._host[key] = torch.empty(
+            if key not in self._host_copies:
+                self._host_copies[key] = torch.empty(
                     tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda
                 )
-            self._host[key].copy_(tensor.detach(), non_blocking=True)
-        return {name: self._host[f"{kind}/{name}"] for name in tensors}
+            self._host_copies[key].copy_(tensor.detach(), non_blocking=True)
+            copies[name] = self._host_copies[key]
+        return copies
 
-    def _write(
-        self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]
-    ) -> None:
+    def _write(self, record: Record, weights: Tensors, training: Tensors) -> None:
         folder = self._run / "checkpoints"
         final = folder / f"step-{record.step:08d}"
         part = folder / f".{final.name}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        shutil.copyfile(self._tokenizer, part / TOKENIZER)
-        for name, tensors in ((WEIGHTS, weights), (TRAINING, training)):
-            with writing(part / name):
-                save_file(tensors, part / name)
-            shutil.copymode(part / TOKENIZER, part / name)  # else only its owner can read it
-        files = {
-            p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)}
-            for p in sorted(part.iterdir())
-        }
-        record = dataclasses.replace(record, files=files)
-        entries = dataclasses.asdict(record) | {"digest": record.digest}
-        with writing(part / RECORD):
-            (part / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+        self._write_files(part, record, weights, training)
         if self._sign:
             self._sign(part)
         for path in [*part.iterdir(), part]:
             _sync(path)
-        if final.exists():  # the run continued from before a damaged checkpoint of this step
+        # The run continued from before a damaged checkpoint of this step.
+        if final.exists():
             shutil.rmtree(final)
         part.rename(final)
         _sync(folder)
         newest = self._run / f".{_NEWEST}.part"
-        with writing(newest):
+        with naming_path(newest):
             newest.write_text(final.name, encoding="utf-8")
         _sync(newest)
         newest.replace(self._run / _NEWEST)
@@ -188,56 +185,81 @@ class Saver:
         if self._saved:
             self._saved(final)
 
+    def _write_files(
+        self, folder: Path, record: Record, weights: Tensors, training: Tensors
+    ) -> None:
+        shutil.copyfile(self._tokenizer, folder / TOKENIZER)
+        for name, tensors in ((WEIGHTS, weights), (TRAINING, training)):
+            with naming_path(folder / name):
+                save_file(tensors, folder / name)
+            # Otherwise only its owner can read it.
+            shutil.copymode(folder / TOKENIZER, folder / name)
+        files = {}
+        for path in sorted(folder.iterdir()):
+            files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        record = dataclasses.replace(record, files=files)
+        entries = dataclasses.asdict(record) | {"digest": record.digest}
+        with naming_path(folder / RECORD):
+            (folder / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+
 
 def _prune(newest: Path) -> None:
-    """Delete all checkpoints but the last few, up to the one just written.
+    """Delete all checkpoints except the last `NUM_KEPT`, up to the one just written.
 
     Those of later steps are damaged: the run did not continue from them. They stay until it reaches
     their steps.
     """
-    for path in [path for path in checkpoints(newest.parents[1]) if path.name <= newest.name][
-        :-KEPT
-    ]:
+    run = newest.parents[1]
+    written = [path for path in checkpoints(run) if path.name <= newest.name]
+    for path in written[:-NUM_KEPT]:
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
         path.rename(path.with_name(f".{path.name}.part"))
-    for left in newest.parent.glob(".step-*.part"):
-        shutil.rmtree(left, ignore_errors=True)
+    for part in newest.parent.glob(".step-*.part"):
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def training_state(
-    model: nn.Module, optimizers: list[torch.optim.Optimizer]
-) -> dict[str, torch.Tensor]:
-    """The optimizers' state, each tensor as PARAMETER/KEY."""
+def training_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Tensors:
+    """Return the optimizers' state, each tensor as PARAMETER/KEY."""
     names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
-    states = [(names[p], own) for optimizer in optimizers for p, own in optimizer.state.items()]
-    return {f"{name}/{key}": value for name, own in states for key, value in own.items()}
+    tensors = {}
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for key, tensor in state.items():
+                tensors[f"{names[parameter]}/{key}"] = tensor
+    return tensors
 
 
 def load_training(folder: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Set the optimizers to the state in a checkpoint of a model of this shape; they keep their
-    settings."""
-    known: dict[str, dict[str, torch.Tensor]] = {}
-    for name, value in load_file(folder / TRAINING).items():
-        parameter, _, key = name.rpartition("/")
-        known.setdefault(parameter, {})[key] = value
+    """Set the optimizers to the state in a checkpoint of a model of this shape.
+
+    They keep their settings.
+    """
+    state_by_name: dict[str, Tensors] = {}
+    for name, tensor in load_file(folder / TRAINING).items():
+        parameter_name, _, key = name.rpartition("/")
+        state_by_name.setdefault(parameter_name, {})[key] = tensor
     names = {p: name for name, p in model.named_parameters()}
     for optimizer in optimizers:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        state = {
-            number: known[names[p]] for number, p in enumerate(parameters) if names[p] in known
-        }
-        optimizer.load_state_dict(
-            {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
-        )
+        # torch numbers the parameters of an optimizer over all its groups.
+        state = {}
+        for number, parameter in enumerate(parameters):
+            if names[parameter] in state_by_name:
+                state[number] = state_by_name[names[parameter]]
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def read_record(folder: Path) -> Record:
-    """The record of the checkpoint in `folder`, or CheckpointError, which names a file that does
-    not match it."""
+    """Return the record of the checkpoint in `folder`, after a check of every file.
+
+    Raises CheckpointError, which names a file that does not match the record.
+    """
     path = folder / RECORD
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        digest, record = entries.pop("digest"), Record(**entries)
+        digest = entries.pop("digest")
+        record = Record(**entries)
         files = [
             (folder / name, entry["bytes"], entry["sha256"]) for name, entry in record.files.items()
         ]
@@ -253,88 +275,97 @@ def read_record(folder: Path) -> Record:
         raise CheckpointError(
             f"{path} was changed, by hand or by damage: its entries do not match its digest"
         )
-    for file, length, sha256 in files:
-        size = file.stat().st_size if file.is_file() else None
-        if size != length:
-            found = "is missing" if size is None else f"has {size} bytes instead of {length}"
-            raise CheckpointError(f"{file} {found}: the checkpoint is damaged")
-        if sha256_of(file) != sha256:
-            raise CheckpointError(f"{file} was changed: its SHA-256 is not that of {RECORD}")
+    for file, num_bytes, sha256 in files:
+        _check_file(file, num_bytes, sha256)
     return record
 
 
+def _check_file(path: Path, num_bytes: int, sha256: str) -> None:
+    """Raise CheckpointError if a file of a checkpoint is not as its record describes it."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: the checkpoint is damaged")
+    size = path.stat().st_size
+    if size != num_bytes:
+        raise CheckpointError(
+            f"{path} has {size} bytes instead of {num_bytes}: the checkpoint is damaged"
+        )
+    if sha256_of(path) != sha256:
+        raise CheckpointError(f"{path} was changed: its SHA-256 is not that of {RECORD}")
+
+
 def checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of the run in this folder, oldest first, whether or not they are complete."""
-    return sorted(
-        path for path in (run / "checkpoints").glob("step-*") if _NAME.fullmatch(path.name)
-    )
+    """Return the checkpoints of the run in this folder, oldest first, complete or not."""
+    paths = (run / "checkpoints").glob("step-*")
+    return sorted(path for path in paths if _NAME.fullmatch(path.name))
 
 
 def latest(
-    run: Path, report: Callable[[str], None], hint: str, *, strict: bool = False
+    run: Path, report: Callable[[str], None], hint: str, *, is_strict: bool = False
 ) -> tuple[Path, Record] | None:
-    """The newest intact checkpoint of the run in this folder, or None if it has saved none.
+    """Return the newest intact checkpoint of the run in this folder; None if it has saved none.
 
-    `report` is called with a line for each later one that is damaged or gone. Raises
-    CheckpointError, with the `hint` what to do, if all checkpoints are damaged or gone, or, if it
-    is `strict`, if the newest is.
+    `report` is called with a line for each later one that is damaged or missing. Raises
+    CheckpointError, whose message ends in `hint`, if all are damaged or missing. If it `is_strict`,
+    it does so if the newest is.
     """
-    name, problems = run / _NEWEST, []
-    saved = name.read_text(encoding="utf-8") if name.exists() else ""
+    newest_name = ""
+    if (run / _NEWEST).exists():
+        newest_name = (run / _NEWEST).read_text(encoding="utf-8")
     # Those of later steps are damaged: the run continued from before them.
-    known = [path for path in checkpoints(run) if not saved or path.name <= saved]
-    if saved and saved not in [path.name for path in known]:
-        problems.append(
-            f"{run / 'checkpoints' / saved}, the newest checkpoint that was saved, is gone"
-        )
-    for path in reversed(known):
-        if strict and problems:
+    paths = [path for path in checkpoints(run) if not newest_name or path.name <= newest_name]
+    problems = []
+    if newest_name and newest_name not in [path.name for path in paths]:
+        path = run / "checkpoints" / newest_name
+        problems.append(f"{path}, the newest checkpoint that was saved, is missing")
+    for path in reversed(paths):
+        if is_strict and problems:
             break
         try:
-            found = path, read_record(path)
+            record = read_record(path)
         except CheckpointError as error:
             problems.append(str(error))
             continue
         for problem in problems:
             report(f"{problem}; taking {path.name}, the newest intact one")
-        return found
+        return path, record
     if not problems:
         return None
-    what = (
-        problems[0]
-        if strict
-        else f"no checkpoint in {run / 'checkpoints'} is intact: {'; '.join(problems)}"
+    if is_strict:
+        raise CheckpointError(f"{problems[0]}; {hint}")
+    raise CheckpointError(
+        f"no checkpoint in {run / 'checkpoints'} is intact: {'; '.join(problems)}; {hint}"
     )
-    raise CheckpointError(f"{what}; {hint}")
 
 
 def resolve(path: str | Path, step: int | None = None) -> Path:
-    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest, which the
-    error stream names.
+    """Return the checkpoint in `path`, or, in a run's folder, that of `step` or the newest.
 
-    Raises CheckpointError if there is none, or the newest is damaged: damage must not bring back an
-    earlier model.
+    The error stream names it. Raises CheckpointError if there is none, or the newest is damaged:
+    damage must not bring back an earlier model.
     """
     folder = Path(path)
-    if (folder / RECORD).exists() and step is None:
+    if step is None and (folder / RECORD).exists():
         return folder
-    run = folder.parent if folder.name == "checkpoints" else folder
+    run = folder
+    if folder.name == "checkpoints":
+        run = folder.parent
     if step is not None:
-        known = {int(own.name.removeprefix("step-")): own for own in checkpoints(run)}
-        if step not in known:
-            raise CheckpointError(
-                f"{run} has no checkpoint of step {step}; it has {', '.join(map(str, known))}"
-            )
-        taken = known[step]
-    else:
-        found = latest(run, note, "restore it, or name another one by --step", strict=True)
-        if found is None:
-            raise CheckpointError(
-                f"{folder} is neither a checkpoint nor the folder of a run that has one"
-            )
-        taken = found[0]
-    note(f"taking {taken}")
-    return taken
+        return _of_step(run, step)
+    newest = latest(run, note, "restore it, or name another one by --step", is_strict=True)
+    if newest is None:
+        raise CheckpointError(f"{folder} is not a checkpoint, nor the folder of a run that has one")
+    note(f"taking {newest[0]}")
+    return newest[0]
+
+
+def _of_step(run: Path, step: int) -> Path:
+    """Return the run's checkpoint of a step; raises CheckpointError if there is none."""
+    path_by_step = {int(path.name.removeprefix("step-")): path for path in checkpoints(run)}
+    if step not in path_by_step:
+        steps = ", ".join(map(str, path_by_step)) or "none"
+        raise CheckpointError(f"{run} has no checkpoint of step {step}; it has {steps}")
+    note(f"taking {path_by_step[step]}")
+    return path_by_step[step]
 
 
 def _sync(path: Path) -> None:

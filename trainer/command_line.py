@@ -26,67 +26,80 @@ Options = TypeVar("Options")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Shows help as it was written, accepts no abbreviated flags, and raises SettingsError for a
-    mistake."""
+    """Shows help as it was written, and accepts no abbreviated flags.
+
+    Raises SettingsError for a mistake.
+    """
 
     def __init__(
-        self, prog: str, named: str, description: str | None, epilog: str | None = None
+        self, prog: str, arguments: str, description: str | None, epilog: str | None = None
     ) -> None:
-        usage = (
-            f"python -m {prog} {named} [FLAGS]"  # the names of the flags are in the list below it
+        super().__init__(
+            prog=f"python -m {prog}",
+            # The names of the flags are in the list below it.
+            usage=f"python -m {prog} {arguments} [FLAGS]",
+            description=description,
+            epilog=epilog,
+            formatter_class=FlagFormatter,
+            allow_abbrev=False,
         )
-        how: Any = {"formatter_class": FlagFormatter, "allow_abbrev": False}
-        super().__init__(f"python -m {prog}", usage, description, epilog, **how)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        found, unknown = self.parse_known_args(args, namespace)
+        parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions).replace(
-                "'", ""
-            )
-            self.error(f"unknown argument {unknown[0]}" + near * near.startswith("; did"))
-        return found
+            flag = unknown[0].partition("=")[0]
+            suggestion = did_you_mean(flag, self._option_string_actions).replace("'", "")
+            if not suggestion.startswith("; did"):
+                # A list of all flags is too long for a message.
+                suggestion = ""
+            self.error(f"unknown argument {unknown[0]}{suggestion}")
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         message = shortened(message)
-        raise SettingsError(
-            message if message.endswith("?") else f"{message}; see {self.prog} --help"
-        )
+        if not message.endswith("?"):
+            message = f"{message}; see {self.prog} --help"
+        raise SettingsError(message)
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], str]:
-    """(the table `[train]` of a TOML file, or the complete file if it has no tables; its name
-    for errors)."""
+    """Return the table `[train]` of a TOML file, or all of a file without tables.
+
+    Also return its name for errors. Raises SettingsError if the file cannot be read.
+    """
     if path.suffix != ".toml" and not path.exists():
         raise SettingsError(
             f"unexpected '{path}': no CONFIG.toml; flags such as --compile take no value"
         )
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors on Windows begin a file with a byte-order mark, which TOML has no rule for.
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error
-    if "train" not in table and (
-        tables := [key for key, value in table.items() if isinstance(value, dict)]
-    ):
-        raise SettingsError(f"{path} has tables ({', '.join(tables)}) but no [train]; add it")
+    if "train" not in table:
+        tables = [key for key, value in table.items() if isinstance(value, dict)]
+        if tables:
+            raise SettingsError(f"{path} has tables ({', '.join(tables)}) but no [train]; add it")
     return dict(table.get("train", table)), f"{path}: [train]"
 
 
-def read_text(path: str, what: str) -> str:
-    """The text of a file that the user named as `what`; raises SettingsError naming both."""
-    check_local(path, what, "file")
+def read_text(path: str, option_name: str) -> str:
+    """Return the text of a file that the user gave as an option.
+
+    Raises SettingsError, which names both.
+    """
+    check_local(path, option_name, "file")
     try:
-        return (
-            Path(path).read_bytes().decode("utf-8")
-        )  # not read_text, which changes the ends of lines
+        # Not read_text, which changes the ends of lines.
+        return Path(path).read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError(
-            f"{what}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)"
+            f"{option_name}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)"
         ) from error
     except OSError as error:
-        raise SettingsError(f"{what}: {path} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"{option_name}: {path} cannot be read: {error.strerror}") from error
 
 
 def note(message: str) -> None:
@@ -96,51 +109,55 @@ def note(message: str) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of the message of another package's error."""
+    """Return the first line of the message of another package's error."""
     return (str(error).strip() or repr(error)).partition("\n")[0]
 
 
-def check_local(path: str, what: str, kind: str = "folder") -> None:
-    """Raise SettingsError if the user gave a URI as `what`, which has to be a local `kind`."""
+def check_local(path: str, option_name: str, kind: str = "folder") -> None:
+    """Raise SettingsError if the user gave a URI where a local `kind` is needed."""
     if "://" in path:
-        raise SettingsError(f"{what}: {path} is not a local {kind}; copy it here first")
+        raise SettingsError(f"{option_name}: {path} is not a local {kind}; copy it here first")
 
 
 def run_command(
     prog: str,
     description: str | None,
-    named: dict[str, str],
+    positional: dict[str, str],
     options: type[Options],
     work: Callable[..., None],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Do a command's `work` on its arguments `named` (with their help) and its `options`;
-    returns an exit code."""
-    parser = CommandParser(prog, " ".join(named).upper(), description)
-    for name, help in named.items():
-        parser.add_argument(
-            name, metavar=name.upper(), help=help, nargs="+" if name == "runs" else None
-        )
+    """Call `work` with a command's positional arguments and its options; return an exit code.
+
+    `positional` has the help of each. The one called `runs` is a list.
+    """
+    parser = CommandParser(prog, " ".join(positional).upper(), description)
+    for name, help_text in positional.items():
+        nargs = "+" if name == "runs" else None
+        parser.add_argument(name, metavar=name.upper(), help=help_text, nargs=nargs)
     add_flags(parser, options)
 
     def parse_and_work() -> None:
-        given = parser.parse_args(arguments)
-        values = [getattr(given, name) for name in named]
-        work(*values, from_table(options, {}, "flags", flags_given(options, given)))
+        parsed = parser.parse_args(arguments)
+        values = [getattr(parsed, name) for name in positional]
+        work(*values, from_table(options, {}, "flags", flags_given(options, parsed)))
 
     return run_reporting(prog, parse_and_work)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the error says that memory is used up: Python's, a GPU's, or torch's on a
-    CPU, which is a RuntimeError."""
-    names = [kind.__name__ for kind in type(error).__mro__]
-    is_cpus = "RuntimeError" in names and "DefaultCPUAllocator" in str(error)
-    return "MemoryError" in names or "OutOfMemoryError" in names or is_cpus
+    """Return whether memory is used up: by Python's error, a GPU's, or torch's on a CPU.
+
+    The last is a RuntimeError. It works without torch.
+    """
+    names = [cls.__name__ for cls in type(error).__mro__]
+    if "MemoryError" in names or "OutOfMemoryError" in names:
+        return True
+    return "RuntimeError" in names and "DefaultCPUAllocator" in str(error)
 
 
 def run_reporting(prog: str, work: Callable[[], object], *expected: type[Exception]) -> int:
-    """Do `work` and return an exit code.
+    """Call `work` and return an exit code.
 
     An `expected` error, ValueError, OSError or a lack of memory is one line on the error stream.
     """
@@ -151,6 +168,8 @@ def run_reporting(prog: str, work: Callable[[], object], *expected: type[Excepti
         is_known = isinstance(error, (ValueError, OSError, MemoryError, *expected))
         if not is_known and not is_out_of_memory(error):
             raise
-        message = str(error) if is_known and str(error) else f"out of memory ({first_line(error)})"
+        message = str(error)
+        if not is_known or not message:
+            message = f"out of memory ({first_line(error)})"
         print(f"{prog}: {message}", file=sys.stderr, flush=True)
         return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.ERROR

@@ -16,6 +16,8 @@ from trainer.schedules import SCHEDULES, learning_rate
 from trainer.shape import PRESETS, ModelConfig, preset
 
 DEVICES = ("auto", "cpu", "cuda", "xla")
+# Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's is
+# from trials.
 LEARNING_RATES = {
     "tiny": 3e-3,
     "124M": 6e-4,
@@ -26,8 +28,11 @@ LEARNING_RATES = {
     "speedrun": 6e-4,
     "algpt2": 6e-4,
 }
-"""Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's
-is from trials."""
+_ADAFACTOR_RATE = 3e-2
+# 10 billion tokens in the default batches.
+_DEFAULT_STEPS = 19073
+_DEFAULT_BATCH_TOKENS = 524288
+_TINY_BATCH_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -154,67 +159,82 @@ class TrainConfig:
             )
 
     def model_config(self, vocab_size: int) -> ModelConfig:
-        """The model's shape; raises ValueError for one that cannot be."""
-        return preset(
-            self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in SHAPE}
-        )
+        """Return the model's shape; raises ValueError for one that cannot be."""
+        changes = {name: getattr(self, name) for name in SHAPE}
+        return preset(self.preset, vocab_size=vocab_size, **changes)
 
     @property
     def peak_rate(self) -> float:
         """The peak learning rate, by default the preset's."""
         if self.learning_rate is not None:
             return self.learning_rate
-        rate = 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
+        is_adafactor = self.optimizer == "adafactor"
+        rate = _ADAFACTOR_RATE if is_adafactor else LEARNING_RATES[self.preset]
         return rate / 10 if self.init_from else rate
 
     def windows_per_batch(self, context: int) -> int:
-        """Samples of a global batch; raises SettingsError if the tokens are not a multiple of
-        the context."""
+        """Return the samples of a global batch.
+
+        Raises SettingsError if its tokens are not a multiple of the context.
+        """
         tokens = self.batch_tokens or default_batch(self.preset)
         if tokens % context:
-            below, above = tokens // context * context, -(-tokens // context) * context
-            near = f"{below} or {above}" if below else str(above)
+            below = tokens // context * context
+            above = below + context
+            nearest = f"{below} or {above}" if below else str(above)
             raise SettingsError(
                 f"batch_tokens {tokens} is not a multiple of context {context}; the nearest values "
-                f"are {near}"
+                f"are {nearest}"
             )
         return tokens // context
 
     def resolved(self, steps_an_epoch: int) -> TrainConfig:
-        """The same with this run's `max_steps`, `schedule` and `learning_rate`: finetuning has
-        other defaults."""
+        """Return the settings with this run's `max_steps`, `schedule` and `learning_rate`.
+
+        Finetuning has other defaults: one epoch, of a linear decay.
+        """
+        default_steps = steps_an_epoch if self.init_from else _DEFAULT_STEPS
+        default_schedule = "linear" if self.init_from else "cosine"
         return dataclasses.replace(
             self,
-            max_steps=self.max_steps or (steps_an_epoch if self.init_from else 19073),
-            schedule=self.schedule or ("linear" if self.init_from else "cosine"),
+            max_steps=self.max_steps or default_steps,
+            schedule=self.schedule or default_schedule,
             learning_rate=self.peak_rate,
         )
 
     def learning_rate_of(self, step: int) -> float:
-        """The learning rate of step 0 … max_steps−1, of a run that is `resolved`."""
-        warmup = min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps)
+        """Return the learning rate of step 0 … max_steps−1, of settings that are `resolved`."""
+        warmup_steps = self.warmup_steps or max(1, self.max_steps // 100)
         share = learning_rate(
-            step, self.schedule or "", warmup, self.max_steps, self.decay_fraction
+            step,
+            schedule=self.schedule or "",
+            warmup_steps=min(warmup_steps, self.max_steps),
+            max_steps=self.max_steps,
+            decay_fraction=self.decay_fraction,
         )
         return share * self.peak_rate
 
 
-SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {
-    f.name for f in dataclasses.fields(TrainConfig)
-}
-"""The settings that define the model's shape."""
+def _names(cls: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)}
+
+
+# The settings that define the model's shape.
+SHAPE = _names(ModelConfig) & _names(TrainConfig)
 
 
 def default_batch(name: str) -> int:
     """Return the tokens of a global batch for a preset."""
-    return 8192 if name == "tiny" else 524288
+    return _TINY_BATCH_TOKENS if name == "tiny" else _DEFAULT_BATCH_TOKENS
 
 
 # Once settings beside the preset. Records keep them, as the preset has them: tools made for
 # records of earlier versions read them there.
 _OF_PRESET = ("rope", "qk_norm", "activation")
-# The defaults of settings that earlier versions had; ... where any value may be ignored.
-_REMOVED: dict[str, Any] = {"cache": ..., "rope": False, "qk_norm": False, "activation": "gelu"}
+# Earlier versions had them. Any value of these may be ignored.
+_IGNORED = ("cache",)
+# These may be ignored if they had their default.
+_DEFAULT_OF_REMOVED: dict[str, Any] = {"rope": False, "qk_norm": False, "activation": "gelu"}
 
 
 def recorded_settings(config: TrainConfig) -> dict[str, Any]:
@@ -224,8 +244,9 @@ def recorded_settings(config: TrainConfig) -> dict[str, Any]:
 
 def _pieces_of(name: str) -> dict[str, Any]:
     """Return the pieces of a preset; none for a name that is not one."""
-    shape = PRESETS.get(name)
-    return {piece: getattr(shape, piece) for piece in _OF_PRESET} if shape else {}
+    if name not in PRESETS:
+        return {}
+    return {piece: getattr(PRESETS[name], piece) for piece in _OF_PRESET}
 
 
 def config_of(
@@ -235,16 +256,20 @@ def config_of(
 
     Those that it lacks have their defaults. Raises SettingsError as `known_entries`.
     """
-    given = {key: value for key, value in settings.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None}
     pieces = {name: given[name] for name in _OF_PRESET if name in given}
-    if pieces.items() <= _pieces_of(given.get("preset", TrainConfig.preset)).items():
-        given = {key: value for key, value in given.items() if key not in pieces}
-    elif pieces == _pieces_of("speedrun"):  # of a version without this preset
-        given = _with_speedrun({key: own for key, own in given.items() if key not in pieces})
+    without_pieces = {name: value for name, value in given.items() if name not in pieces}
+    name = given.get("preset", TrainConfig.preset)
+    if pieces.items() <= _pieces_of(name).items():
+        given = without_pieces
+    elif pieces == _pieces_of("speedrun"):
+        # A record of a version without this preset.
+        given = _with_speedrun(without_pieces)
     return from_table(TrainConfig, known_entries(TrainConfig, given, where, say), where)
 
 
 def _with_speedrun(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with the preset speedrun and the size of the preset that they have."""
     name = given.get("preset", TrainConfig.preset)
     if name in PRESETS and name != "124M":
         for size in ("n_layer", "n_head", "width", "context"):
@@ -259,19 +284,27 @@ def known_entries(
     """Return the entries that are fields of `cls`.
 
     `say` names each other one that had its default, or was empty or off. Raises SettingsError for
-    one that had another value: what it did is unknown here.
+    one that had another value: its effect is unknown here.
     """
-    fields = {field.name for field in dataclasses.fields(cls)}
+    fields = _names(cls)
     for name in sorted(entries.keys() - fields):
         value = entries[name]
-        is_default = _REMOVED[name] in (value, ...) if name in _REMOVED else not value
-        if not is_default:
+        if not _is_ignorable(name, value):
             raise SettingsError(
                 f"{where}: this version has no setting {name}, which was {value}; use the version "
                 f"that wrote it, or start a new run with --init_from"
             )
         say(f"{where}: the setting {name}, which was {value}, does not exist any more")
     return {name: value for name, value in entries.items() if name in fields}
+
+
+def _is_ignorable(name: str, value: Any) -> bool:
+    """Return whether a setting that does not exist any more had no effect."""
+    if name in _IGNORED:
+        return True
+    if name in _DEFAULT_OF_REMOVED:
+        return bool(value == _DEFAULT_OF_REMOVED[name])
+    return not value
 
 
 _EXAMPLES = """\
@@ -288,13 +321,27 @@ waits forever when one joins."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
-    """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags
-    override it."""
-    text = "Train a GPT-2 on token shards. The same command again continues where it stopped."
-    parser = CommandParser("trainer.train", "[CONFIG.toml]", text, _EXAMPLES)
-    text = "settings, at the top or in [train]"
-    parser.add_argument("config", nargs="?", type=Path, metavar="[CONFIG.toml]", help=text)
+    """Return the settings of a command line; flags override a CONFIG.toml.
+
+    Raises SettingsError.
+    """
+    parser = CommandParser(
+        "trainer.train",
+        "[CONFIG.toml]",
+        "Train a GPT-2 on token shards. The same command again continues where it stopped.",
+        _EXAMPLES,
+    )
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        metavar="[CONFIG.toml]",
+        help="settings, at the top or in [train]",
+    )
     add_flags(parser, TrainConfig)
-    given = parser.parse_args(arguments)
-    table, where = read_settings(given.config) if given.config else ({}, "flags")
-    return from_table(TrainConfig, {**table, **flags_given(TrainConfig, given)}, where)
+    parsed = parser.parse_args(arguments)
+    table: dict[str, Any] = {}
+    where = "flags"
+    if parsed.config:
+        table, where = read_settings(parsed.config)
+    return from_table(TrainConfig, {**table, **flags_given(TrainConfig, parsed)}, where)

@@ -1,8 +1,9 @@
-"""Token datasets with one tokenizer, mixed by weight: what a run reads."""
+"""Token datasets with one tokenizer, mixed by weight: the data of a run."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +11,15 @@ from typing import Any
 from schemas import SettingsError
 from trainer.config import TrainConfig
 from trainer.samplers import Packed, Sampler, longbiased, mix
-from trainer.shards import ShardError, TokenDataset, TokenizerInfo, open_dataset
+from trainer.shards import Documents, ShardError, TokenDataset, TokenizerInfo, open_dataset
 
 
 @dataclass(frozen=True)
 class Corpora:
     """Token datasets with one tokenizer, and each one's share of the samples (they sum to 1).
 
-    i determines which dataset sample i is from, and which of its samples it is. `tokens` are what
-    each dataset has to predict in one pass over its documents, each with its end-of-text.
+    i determines which dataset sample i is from, and which of its samples it is. `tokens` are the
+    targets of each dataset in one pass over its documents, each with its end-of-text.
     """
 
     datasets: tuple[TokenDataset, ...]
@@ -34,21 +35,27 @@ class Corpora:
         return ", ".join(dataset.folder for dataset in self.datasets)
 
     def description(self) -> list[dict[str, Any]]:
-        """Each dataset as a run's record describes it: folder, digest, number of files of each
-        split, share."""
-        counts = [
-            {split: len(files) for split, files in own.files.items()} for own in self.datasets
-        ]
-        return [
-            {"folder": own.folder, "digest": own.digest, "files": count, "share": share}
-            for own, count, share in zip(self.datasets, counts, self.shares, strict=True)
-        ]
+        """Return each dataset as a run's record describes it.
 
-    def say_what_is_not_read(self, samples: int, say: Callable[[str], None]) -> None:
-        """Say which datasets have grown since the run began, and of which its `samples` have
-        none."""
+        It has the folder, the digest, the number of files of each split, and the share.
+        """
+        entries = []
+        for dataset, share in zip(self.datasets, self.shares, strict=True):
+            num_files = {split: len(files) for split, files in dataset.files.items()}
+            entries.append(
+                {
+                    "folder": dataset.folder,
+                    "digest": dataset.digest,
+                    "files": num_files,
+                    "share": share,
+                }
+            )
+        return entries
+
+    def warn_unread(self, samples: int, say: Callable[[str], None]) -> None:
+        """Report datasets that have grown since the run began, or have none of its `samples`."""
         for dataset, share, tokens in zip(self.datasets, self.shares, self.tokens, strict=True):
-            if dataset.grown:
+            if dataset.has_grown:
                 say(
                     f"{dataset.folder} has grown: this run goes on with its first files; "
                     f"--init_from starts with all"
@@ -56,86 +63,114 @@ class Corpora:
             if tokens and share * samples < 1:
                 say(
                     f"{dataset.folder} has a share of {share:.1g}: none of this run's {samples:,} "
-                    f"samples is of it"
+                    f"samples is from it"
                 )
 
     def sampler(self, config: TrainConfig) -> Sampler:
-        """Return the training samples of all datasets by the config's sampler; raises ShardError
-        if there are too few."""
+        """Return the training samples of all datasets by the config's sampler.
+
+        Raises ShardError if there are too few tokens, or no long document for `longbiased`.
+        """
         context = config.model_config(self.tokenizer.vocab_size).context
         check_length(sum(self.tokens), context, f"{self.names}, split train")
         used = [k for k, tokens in enumerate(self.tokens) if tokens]
-        documents = [self.datasets[k].documents("train") for k in used]
-        samplers: list[Sampler] = [
-            Packed(own, context, self.tokenizer.eot, config.seed) for own in documents
-        ]
-        if config.sampler == "longbiased":  # a dataset without a long document gives of all its own
-            least = config.long_min_tokens
-            long = [k for k, own in enumerate(documents) if (own.lengths >= least).any()]
-            if not long:
-                raise ShardError(
-                    f"{self.names}, split train: no document has {least} tokens; use packed"
-                )
-            for k in long:
-                how = self.tokenizer.eot, config.seed, least, config.long_fraction
-                samplers[k] = longbiased(documents[k], context, *how)
+        all_documents = [self.datasets[k].documents("train") for k in used]
+        if config.sampler == "longbiased" and not any(
+            _has_long(documents, config.long_min_tokens) for documents in all_documents
+        ):
+            raise ShardError(
+                f"{self.names}, split train: no document has {config.long_min_tokens} tokens; use "
+                f"packed"
+            )
+        samplers = [self._sampler_of(documents, context, config) for documents in all_documents]
         return mix(samplers, [self.shares[k] for k in used])
+
+    def _sampler_of(self, documents: Documents, context: int, config: TrainConfig) -> Sampler:
+        eot = self.tokenizer.eot
+        # A dataset without a long document gives samples of all its documents.
+        if config.sampler == "longbiased" and _has_long(documents, config.long_min_tokens):
+            return longbiased(
+                documents,
+                context,
+                eot,
+                config.seed,
+                long_min_tokens=config.long_min_tokens,
+                long_fraction=config.long_fraction,
+            )
+        return Packed(documents, context, eot, config.seed)
+
+
+def _has_long(documents: Documents, min_tokens: int) -> bool:
+    return bool((documents.lengths >= min_tokens).any())
 
 
 def open_corpora(data: str | Sequence[str], begun: Sequence[dict[str, Any]] = ()) -> Corpora:
-    """The token shards in folders, sampled in proportion to their tokens, or with FOLDER=WEIGHT
-    to the weights.
+    """Open the token shards in folders, or in several folders as FOLDER=WEIGHT.
 
-    `begun` is the `description` of the corpora that a run has begun with: datasets that have grown
-    since are opened as they were. Raises SettingsError: an entry is invalid, or only some have
-    weights; ShardError: as `open_dataset`, or the tokenizers differ, or a dataset is named twice.
+    Without weights they are sampled in proportion to their tokens. `begun` is the `description` of
+    the corpora that a run has begun with: datasets that have grown since are opened as they were.
+    Raises SettingsError if an entry is invalid or only some have weights; ShardError as
+    `open_dataset`, or if the tokenizers differ, or if a dataset is named twice.
     """
-    data = [data] if isinstance(data, str) else data
-    if not data or not all(data):
+    entries = [data] if isinstance(data, str) else data
+    if not entries or not all(entries):
         raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")
-    folders, weights = zip(*map(_parse, data), strict=True)
-    if len({weight is None for weight in weights}) > 1:
-        folder = folders[weights.index(None)]
+    weighted = [_parse(entry) for entry in entries]
+    without_weight = [folder for folder, weight in weighted if weight is None]
+    if 0 < len(without_weight) < len(weighted):
+        flag = shlex.quote(f"{without_weight[0]}=WEIGHT")
         raise SettingsError(
-            f"data: {folder} has no weight, others have; write {folder}=WEIGHT, or give none a "
+            f"data: {without_weight[0]} has no weight, others have; write {flag}, or give none a "
             f"weight"
         )
-    datasets = [open_dataset(folder) for folder in folders]
-    known: dict[str, TokenDataset] = {}
-    for dataset in datasets:
-        if not dataset.tokenizer.same_as(datasets[0].tokenizer):
-            both = ", ".join(
-                f"{own.folder} has the tokenizer {own.tokenizer}" for own in (dataset, datasets[0])
-            )
-            raise ShardError(f"{both}; tokenize both with one")
-        if dataset.files and (other := known.setdefault(dataset.digest, dataset)) is not dataset:
-            raise ShardError(
-                f"{other.folder} and {dataset.folder} are the same tokens; name them once"
-            )
+    datasets = [open_dataset(folder) for folder, _ in weighted]
+    _check_distinct(datasets)
     if len(datasets) == len(begun):
         datasets = [
             dataset.first(entry["files"]) for dataset, entry in zip(datasets, begun, strict=True)
         ]
-    counts = [
-        int((lengths := dataset.documents("train").lengths).sum()) + len(lengths)
-        for dataset in datasets
-    ]
-    # A dataset without a document in `train` has no share.
-    parts = [
-        weight if weight and count else count for weight, count in zip(weights, counts, strict=True)
-    ]
-    return Corpora(
-        tuple(datasets), tuple(part / (sum(parts) or 1) for part in parts), tuple(counts)
-    )
+    tokens = []
+    parts: list[float] = []
+    for dataset, (_, weight) in zip(datasets, weighted, strict=True):
+        lengths = dataset.documents("train").lengths
+        tokens.append(int(lengths.sum()) + len(lengths))
+        # A dataset without a document in `train` has no share, whatever its weight.
+        if weight and tokens[-1]:
+            parts.append(weight)
+        else:
+            parts.append(tokens[-1])
+    shares = [part / (sum(parts) or 1) for part in parts]
+    return Corpora(tuple(datasets), tuple(shares), tuple(tokens))
+
+
+def _check_distinct(datasets: Sequence[TokenDataset]) -> None:
+    """Raise ShardError if tokenizers differ, or if two datasets have the same tokens."""
+    first = datasets[0]
+    dataset_by_digest: dict[str, TokenDataset] = {}
+    for dataset in datasets:
+        if not dataset.tokenizer.same_as(first.tokenizer):
+            raise ShardError(
+                f"{dataset.folder} has the tokenizer {dataset.tokenizer}, {first.folder} has the "
+                f"tokenizer {first.tokenizer}; tokenize both with one"
+            )
+        if not dataset.files:
+            continue
+        same = dataset_by_digest.setdefault(dataset.digest, dataset)
+        if same is not dataset:
+            raise ShardError(
+                f"{same.folder} and {dataset.folder} are the same tokens; name them once"
+            )
 
 
 def _parse(entry: str) -> tuple[str, float | None]:
+    """Return the folder and the weight of FOLDER=WEIGHT; None if it has no weight."""
     folder, sign, text = entry.rpartition("=")
+    if not sign:
+        return entry, None
     try:
-        weight = float(text) if sign else None
+        weight = float(text)
     except ValueError:
-        weight = None  # a folder may have the sign in its name
-    if weight is None:
+        # A folder may have the sign in its name.
         return entry, None
     if not folder or not 0 < weight < math.inf:
         raise SettingsError(
@@ -145,11 +180,12 @@ def _parse(entry: str) -> tuple[str, float | None]:
 
 
 def check_length(tokens: int, context: int, where: str) -> None:
-    """Raises ShardError unless `tokens`, end-of-text included, fill a window of `context`."""
-    if tokens <= context:
-        few = (
-            f"{tokens:,} tokens, end-of-text included, are fewer than the {context + 1:,} of a "
-            f"window; "
-        )
-        few = f"{few}give a smaller context, or" if tokens else "there is no document;"
-        raise ShardError(f"{where}: {few} run tokenize on more text")
+    """Raise ShardError unless `tokens`, end-of-text included, fill a window of `context`."""
+    if tokens > context:
+        return
+    if not tokens:
+        raise ShardError(f"{where}: there is no document; run tokenize on more text")
+    raise ShardError(
+        f"{where}: {tokens:,} tokens, end-of-text included, are fewer than the {context + 1:,} of "
+        f"a window; give a smaller context, or run tokenize on more text"
+    )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,85 +24,108 @@ from trainer.shape import PRESETS, ModelConfig, preset
 
 __all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
 
-Mask = (
-    torch.Tensor | BlockMask
-)  # which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it
-
-
-Cached = tuple[
-    torch.Tensor, int
-]  # a layer's keys and values of the positions seen (2, B, H, context, D); their number
-Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the angles: (T, D / 2) each
+# The positions that each one attends to: (B, 1, T, T) of bool, or FlexAttention's blocks of it.
+Mask = torch.Tensor | BlockMask
+# Cosines and sines of the angles, (T, D / 2) each.
+Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
 class KVCache:
-    """Keys and values of the positions seen, for each layer: (B, H, context, D), filled to
-    `length`."""
+    """The keys and values of the first `length` positions, in every layer."""
 
     def __init__(self, model: GPT, batch: int) -> None:
-        config, weight = model.config, model.wte.weight
-        shape = (
-            config.n_layer,
-            2,
-            batch,
-            config.n_head,
-            config.context,
-            config.width // config.n_head,
-        )
-        self.store = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        config = model.config
+        head_width = config.width // config.n_head
+        shape = (config.n_layer, 2, batch, config.n_head, config.context, head_width)
+        weight = model.wte.weight
+        dtype = model.compute_dtype or weight.dtype
+        self._store = torch.zeros(shape, dtype=dtype, device=weight.device)
         self.length = 0
+
+    def layer(self, number: int) -> LayerCache:
+        """Return the part of one layer, which writes into this cache."""
+        keys, values = self._store[number]
+        return LayerCache(keys, values, self.length)
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """The keys and values (B, H, context, D) of one layer, filled to `length`."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    length: int
+
+    def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the next positions' keys and values; return all that are stored."""
+        end = self.length + k.shape[2]
+        self.keys[:, :, self.length : end] = k
+        self.values[:, :, self.length : end] = v
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+class Linear(nn.Linear):
+    """A linear layer that multiplies in `compute_dtype`, while its weights keep their own type.
+
+    It is nanochat's alternative to autocast. Losses are the same, bit for bit, except where layers
+    share weights: autocast adds up the gradients of their one copy in bfloat16.
+    """
+
+    compute_dtype: torch.dtype | None = None  # None: as the weights
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dtype = self.compute_dtype or self.weight.dtype
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return F.linear(x.to(dtype), self.weight.to(dtype), bias)
 
 
 class GPT(nn.Module):
-    """A GPT-2. Parameters have the names of the published checkpoints
-    (`h.0.attn.c_attn.weight`)."""
+    """A GPT-2, whose parameters have the names of the published checkpoints.
 
-    # recompute each block's activations in the backward pass of training
+    An example of a name is `h.0.attn.c_attn.weight`.
+    """
+
+    # Recompute each block's activations in the backward pass of training.
     checkpoint_activations = False
+    # The type in which matrices are multiplied; None for the type of the weights.
+    compute_dtype: torch.dtype | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        embedding = config.embedding_width or config.width
-        self.wte = nn.Embedding(config.padded_vocab_size, embedding)  # the output's weight too
+        embedding_width = config.embedding_width or config.width
+        # The weight of the output, too.
+        self.wte = nn.Embedding(config.padded_vocab_size, embedding_width)
         if not config.rope:
-            self.wpe = nn.Embedding(config.context, embedding)
+            self.wpe = nn.Embedding(config.context, embedding_width)
         if config.embedding_width:
-            self.embedding_up = nn.Linear(embedding, config.width, bias=config.bias)
-            self.embedding_down = nn.Linear(config.width, embedding, bias=config.bias)
-        self.h = nn.ModuleList(
-            Block(config) for _ in range(1 if config.shared_layers else config.n_layer)
-        )
+            self.embedding_up = Linear(embedding_width, config.width, bias=config.bias)
+            self.embedding_down = Linear(config.width, embedding_width, bias=config.bias)
+        num_blocks = 1 if config.shared_layers else config.n_layer
+        self.h = nn.ModuleList(Block(config) for _ in range(num_blocks))
         self.ln_f = nn.LayerNorm(config.width, bias=config.bias)
+        self._initialize()
+
+    @torch.no_grad()
+    def _initialize(self) -> None:
         for name, module in self.named_modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                # Projections into the residual stream: their sum over 2·n_layer keeps the variance.
-                scale = 1 / math.sqrt(2 * config.n_layer) if name.endswith("c_proj") else 1.0
-                nn.init.normal_(module.weight, std=0.02 * scale)
-            if isinstance(module, nn.Linear) and config.bias:
+            if not isinstance(module, (Linear, nn.Embedding)):
+                continue
+            std = 0.02
+            if name.endswith("c_proj"):
+                # The residual stream is a sum of 2·n_layer projections: this keeps its variance.
+                std = 0.02 * (1 / math.sqrt(2 * self.config.n_layer))
+            nn.init.normal_(module.weight, std=std)
+            if isinstance(module, Linear) and self.config.bias:
                 nn.init.zeros_(module.bias)
-        with torch.no_grad():
-            self.wte.weight[config.vocab_size :] = 0
-
-    def forward(
-        self,
-        ids: torch.Tensor,
-        targets: torch.Tensor | None = None,
-        reduction: str = "mean",
-        mask: Mask | None = None,
-    ) -> torch.Tensor:
-        """The cross-entropy in nats of `ids` (B, T); without `targets` the logits (B, T, V).
-
-        Targets (B, T) of −100 are ignored. The `reduction` is `mean`, `sum`, or `none` for (B, T).
-        `mask` says which position sees which (`data.attention_mask`); by default each sees all
-        before it.
-        """
-        return self._output(self._hidden(ids, None, mask), targets, reduction)
+        self.wte.weight[self.config.vocab_size :] = 0
 
     @classmethod
     def from_pretrained(cls, source: str) -> GPT:
-        """Return the model of a checkpoint, a run's newest one, or a GPT-2 of Hugging Face: a
-        folder, or a name such as gpt2. It is in evaluation mode, on the CPU."""
+        """Return the model of a checkpoint, of a run's newest one, or of a Hugging Face GPT-2.
+
+        The latter is a folder, or a name such as gpt2. The model is in evaluation mode, on the CPU.
+        """
         model: GPT = importlib.import_module("trainer.pretrained").load_pretrained(source).model
         return model
 
@@ -114,6 +139,47 @@ class GPT(nn.Module):
             beta2=config.beta2,
         )
 
+    def compute_in(self, dtype: torch.dtype) -> None:
+        """Multiply matrices in `dtype`; weights, norms and the loss keep their own types."""
+        self.compute_dtype = dtype
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.compute_dtype = dtype
+
+    def compile_parts(self) -> None:
+        """Compile the blocks and the output.
+
+        One compilation serves all blocks. In parts, so that DDP averages the gradients of a block
+        while earlier blocks still compute theirs.
+        """
+        for block in self.h:
+            block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
+        self._output = torch.compile(self._output, dynamic=False)  # type: ignore[method-assign]
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        targets: torch.Tensor | None = None,
+        reduction: str = "mean",
+        mask: Mask | None = None,
+    ) -> torch.Tensor:
+        """Return the logits (B, T, V) of `ids` (B, T), or with `targets` their loss in nats.
+
+        Targets (B, T) of −100 are ignored. `reduction` of the cross-entropy is `mean`, `sum`,
+        or `none` for (B, T). `mask` is which position attends to which (`data.attention_mask`); by
+        default each attends to all before it.
+        """
+        return self._output(self._hidden(ids, None, mask), targets, reduction)
+
+    def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        """Return the logits (B, V) of the token after `ids` (B, T), and add those to `cache`.
+
+        T is 1 unless the cache is empty.
+        """
+        x = self._hidden(ids, cache)[:, -1]
+        cache.length += ids.shape[1]
+        return self._output(x, None, "")
+
     @torch.no_grad()
     def generate(
         self,
@@ -126,97 +192,95 @@ class GPT(nn.Module):
         stop: int | None = None,
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
-        """Return `ids` (B, T) with up to `max_tokens` more, (B, T + n), in the mode the model is
-        in.
+        """Return `ids` (B, T) with up to `max_tokens` more, in the mode that the model is in.
 
-        With a KV cache, a token costs one token's forward pass. When the context is full, it is cut
-        to its latest half. A `temperature` of 0 picks the most likely token; else it is one of the
-        `top_k` most likely (None or 0 for all), and of the fewest that have the probability `top_p`
-        together (Holtzman et al., 2020). A row that has `stop` goes on with it; when all have, the
-        result ends before the tokens in which all are `stop`. T is at least 1.
+        T is at least 1. With a KV cache, a token costs one token's forward pass. A full context is
+        cut to its latest half. A `temperature` of 0 picks the most likely token. Otherwise it is
+        drawn from the `top_k` most likely (None or 0 for all), and from the fewest whose
+        probability is at least `top_p` (Holtzman et al., 2020). A row that has `stop` goes on with
+        it. When all rows have it, the result ends before the tokens in which all are `stop`.
         """
-        context, cache = self.config.context, KVCache(self, len(ids))
+        context = self.config.context
+        cache = KVCache(self, len(ids))
         is_done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-        ahead = ids[:, -context:]
+        new_ids = ids[:, -context:]
         for _ in range(max_tokens):
-            if cache.length + ahead.shape[1] > context:
+            if cache.length + new_ids.shape[1] > context:
                 cache.length = 0
-                ahead = ids[:, -max(1, context // 2) :]
-            logits = self.next_logits(ahead, cache).float()
-            ahead = choose_tokens(logits, temperature, top_k or 0, top_p, generator)
+                new_ids = ids[:, -max(1, context // 2) :]
+            logits = self.next_logits(new_ids, cache).float()
+            new_ids = choose_tokens(logits, temperature, top_k or 0, top_p, generator)
             if stop is not None:
-                ahead[is_done] = stop
-                is_done |= ahead[:, 0] == stop
+                new_ids[is_done] = stop
+                is_done |= new_ids[:, 0] == stop
                 if is_done.all():
                     break
-            ids = torch.cat([ids, ahead], dim=1)
+            ids = torch.cat([ids, new_ids], dim=1)
         return ids
-
-    def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """Return the logits (B, V) of the token after `ids` (B, T), which are added to `cache`; T
-        is 1 unless that is empty."""
-        x = self._hidden(ids, cache)[:, -1]
-        cache.length += ids.shape[1]
-        return self._output(x, None, "")
-
-    def compile_parts(self) -> None:
-        """Compile each block (one compilation) and the output, so that DDP averages a block's
-        gradients meanwhile."""
-        for block in self.h:
-            block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
-        self._output = torch.compile(self._output, dynamic=False)  # type: ignore[method-assign]
 
     def _hidden(
         self, ids: torch.Tensor, cache: KVCache | None, mask: Mask | None = None
     ) -> torch.Tensor:
-        past, config = cache.length if cache else 0, self.config
-        if past + ids.shape[1] > config.context:
-            raise ValueError(f"{past + ids.shape[1]} tokens exceed the context of {config.context}")
-        positions = torch.arange(past, past + ids.shape[1], device=ids.device)
-        x = self.wte(ids) if config.rope else self.wte(ids) + self.wpe(positions)
-        rotation = rotation_of(positions, config.width // config.n_head) if config.rope else None
+        """Return the residual stream (B, T, C) after the last block."""
+        config = self.config
+        past = cache.length if cache else 0
+        end = past + ids.shape[1]
+        if end > config.context:
+            raise ValueError(f"{end} tokens exceed the context of {config.context}")
+        positions = torch.arange(past, end, device=ids.device)
+        x = self.wte(ids)
+        rotation = None
+        if config.rope:
+            rotation = rotation_of(positions, config.width // config.n_head)
+        else:
+            x = x + self.wpe(positions)
         if config.embedding_width:
-            x = self.embedding_up(x)
+            # The residual stream has the type of the embedding in every model.
+            x = self.embedding_up(x).type_as(x)
         for layer in range(config.n_layer):
-            block = self.h[0 if config.shared_layers else layer]
+            # Layers that share weights have one block.
+            block = self.h[layer % len(self.h)]
             if self.checkpoint_activations and self.training:
                 x = checkpoint(block, x, None, mask, rotation, use_reentrant=False)
             else:
-                x = block(x, (cache.store[layer], past) if cache else None, mask, rotation)
+                x = block(x, cache.layer(layer) if cache else None, mask, rotation)
         return x
 
     def _output(
         self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str
     ) -> torch.Tensor:
+        """Return the logits of the residual stream, or their loss; compiled as one part."""
         x = self.ln_f(x)
-        logits = F.linear(
-            self.embedding_down(x) if self.config.embedding_width else x, self.wte.weight
-        )
+        if self.config.embedding_width:
+            x = self.embedding_down(x)
+        dtype = self.compute_dtype or self.wte.weight.dtype
+        logits = F.linear(x.to(dtype), self.wte.weight.to(dtype))
         if targets is None:
             return logits[..., : self.config.vocab_size]
-        # Masked where the loss is taken: a view without the padding has rows that a GPU reads and
-        # writes more slowly.
+        # The padding is masked here. A view without it has rows that a GPU reads and writes more
+        # slowly.
         logits = logits.flatten(0, 1).float()
-        padding = torch.arange(logits.shape[1], device=x.device) >= self.config.vocab_size
-        logits = logits.masked_fill(padding, -math.inf)
+        is_padding = torch.arange(logits.shape[1], device=x.device) >= self.config.vocab_size
+        logits = logits.masked_fill(is_padding, -math.inf)
         loss = F.cross_entropy(logits, targets.flatten(), reduction=reduction, ignore_index=-100)
         return loss.view_as(targets) if reduction == "none" else loss
 
     @property
     def n_parameters(self) -> int:
-        """Trained parameters, without the padding of the vocabulary."""
-        padding = (self.config.padded_vocab_size - self.config.vocab_size) * self.wte.embedding_dim
-        return sum(p.numel() for p in self.parameters()) - padding
+        """The number of trained parameters, without the padding of the vocabulary."""
+        num_padding = self.config.padded_vocab_size - self.config.vocab_size
+        num_all = sum(parameter.numel() for parameter in self.parameters())
+        return num_all - num_padding * self.wte.embedding_dim
 
     @property
     def flops_per_token(self) -> float:
-        """Operations of a training step per token, as in PaLM's appendix B (Chowdhery et al.,
-        2022)."""
+        """Operations of a training step per token (PaLM, Chowdhery et al., 2022, appendix B)."""
         config = self.config
-        used = sum(p.numel() for block in self.h for p in block.parameters())
-        used *= config.n_layer if config.shared_layers else 1
-        used += self.wte.weight.numel() + 2 * config.embedding_width * config.width
-        return 6 * used + 12 * config.n_layer * config.width * config.context
+        num_multiplied = sum(parameter.numel() for parameter in self.h.parameters())
+        if config.shared_layers:
+            num_multiplied *= config.n_layer
+        num_multiplied += self.wte.weight.numel() + 2 * config.embedding_width * config.width
+        return 6 * num_multiplied + 12 * config.n_layer * config.width * config.context
 
 
 def choose_tokens(
@@ -235,9 +299,9 @@ def choose_tokens(
     probabilities = logits.softmax(1)
     if top_p < 1:
         # The token that reaches p is kept, and always the most likely one.
-        outside = probabilities.cumsum(1) - probabilities >= top_p
-        outside[:, 0] = False
-        probabilities = probabilities.masked_fill(outside, 0)
+        is_outside = probabilities.cumsum(1) - probabilities >= top_p
+        is_outside[:, 0] = False
+        probabilities = probabilities.masked_fill(is_outside, 0)
     # Drawn on the CPU, so that a seed means the same on every device.
     drawn = torch.multinomial(probabilities.cpu(), 1, generator=generator)
     return ids.gather(1, drawn.to(ids.device))
@@ -256,7 +320,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cache: Cached | None = None,
+        cache: LayerCache | None = None,
         mask: Mask | None = None,
         rotation: Rotation | None = None,
     ) -> torch.Tensor:
@@ -269,46 +333,55 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_head, self.dropout, self.qk_norm = config.n_head, config.dropout, config.qk_norm
-        self.c_attn = nn.Linear(config.width, 3 * config.width, bias=config.bias)
-        self.c_proj = nn.Linear(config.width, config.width, bias=config.bias)
+        self.n_head = config.n_head
+        self.dropout = config.dropout
+        self.qk_norm = config.qk_norm
+        self.c_attn = Linear(config.width, 3 * config.width, bias=config.bias)
+        self.c_proj = Linear(config.width, config.width, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, x: torch.Tensor, cache: Cached | None, mask: Mask | None, rotation: Rotation | None
+        self,
+        x: torch.Tensor,
+        cache: LayerCache | None,
+        mask: Mask | None,
+        rotation: Rotation | None,
     ) -> torch.Tensor:
         q, k, v = (
             part.unflatten(2, (self.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
             for part in self.c_attn(x).chunk(3, dim=2)
         )
         if self.qk_norm:
-            q, k = F.rms_norm(q, q.shape[-1:]), F.rms_norm(k, k.shape[-1:])
+            q = F.rms_norm(q.float(), q.shape[-1:])
+            k = F.rms_norm(k.float(), k.shape[-1:])
         if rotation is not None:
-            q, k = rotate(q, rotation), rotate(k, rotation)
-        q, k = (
-            q.type_as(v),
-            k.type_as(v),
-        )  # autocast computes rms_norm in float32, and FlexAttention wants one type
-        # A bool also in compiled code, where the length may be symbolic.
-        causal = True if x.shape[1] > 1 else False  # noqa: SIM210
+            q = rotate(q, rotation)
+            k = rotate(k, rotation)
+        # Norm and rotation are in float32; attention wants one type.
+        q = q.type_as(v)
+        k = k.type_as(v)
         if cache is not None:
-            (keys, values), past = cache
-            end = past + x.shape[1]
-            keys[:, :, past:end], values[:, :, past:end] = k, v
-            k, v = keys[:, :, :end], values[:, :, :end]
+            k, v = cache.extend(k, v)
         if isinstance(mask, BlockMask):
-            y = (_compiled_attention() if q.is_cuda else flex_attention)(q, k, v, block_mask=mask)
+            attend = _compiled_attention() if q.is_cuda else flex_attention
+            y = attend(q, k, v, block_mask=mask)
         else:
-            dropout, causal = self.dropout if self.training else 0.0, causal and mask is None
+            is_causal = mask is None
+            # A single query attends to all keys. A branch, so that it stays a bool in compiled
+            # code, where the length may be symbolic.
+            if x.shape[1] == 1:
+                is_causal = False
+            dropout = self.dropout if self.training else 0.0
             y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
             )
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
-_compiled_attention = functools.cache(
-    lambda: torch.compile(flex_attention)
-)  # uncompiled, it computes all scores
+@functools.cache
+def _compiled_attention() -> Any:
+    # Uncompiled, FlexAttention computes all scores.
+    return torch.compile(flex_attention)
 
 
 class MLP(nn.Module):
@@ -316,28 +389,29 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.relu2 = config.activation == "relu2"
-        self.c_fc = nn.Linear(config.width, 4 * config.width, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.width, config.width, bias=config.bias)
+        self.is_relu2 = config.activation == "relu2"
+        self.c_fc = Linear(config.width, 4 * config.width, bias=config.bias)
+        self.c_proj = Linear(4 * config.width, config.width, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.c_fc(x)
-        return self.resid_dropout(
-            self.c_proj(F.relu(x).square() if self.relu2 else F.gelu(x, approximate="tanh"))
-        )
+        x = F.relu(x).square() if self.is_relu2 else F.gelu(x, approximate="tanh")
+        return self.resid_dropout(self.c_proj(x))
 
 
 def rotation_of(positions: torch.Tensor, channels: int) -> Rotation:
-    """The rotation at positions (T,) in float32: channel pair i turns by position · 10000^(−2i /
-    channels)."""
+    """Return the rotation at positions (T,), in float32.
+
+    Channel pair i turns by position · 10000^(−2i / channels).
+    """
     pairs = torch.arange(0, channels, 2, dtype=torch.float32, device=positions.device)
     angles = positions[:, None].float() * 10_000.0 ** (-pairs / channels)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """x (B, H, T, D) with the pair of channels i and i + D / 2 turned by angle i."""
+    """Return x (B, H, T, D) in float32, its channels i and i + D / 2 turned by angle i."""
     cos, sin = rotation
     left, right = x.float().chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)

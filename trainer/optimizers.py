@@ -14,7 +14,7 @@ OPTIMIZERS = ("adamw", "adafactor", "muon")
 def make_optimizers(
     name: str, model: nn.Module, *, lr: float, weight_decay: float, beta2: float = 0.95
 ) -> list[torch.optim.Optimizer]:
-    """The optimizer `name` over the model's parameters, with weight decay on matrices only.
+    """Return the optimizer `name` over the model's parameters, with weight decay on matrices only.
 
     - `adamw`: fused, with β₁ = 0.9 and `beta2`. Loshchilov and Hutter, 2019.
     - `adafactor`: factored second moments; Shazeer and Stern, 2018. Its step and its decay are
@@ -28,31 +28,34 @@ def make_optimizers(
 
     from trainer.adafactor import Adafactor
 
-    betas = 0.9, beta2
+    betas = (0.9, beta2)
     parameters = list(model.named_parameters())
-    vectors = {"params": [p for _, p in parameters if p.dim() < 2], "weight_decay": 0.0}
-
-    def with_matrices(matrices: list[nn.Parameter]) -> list[dict[str, Any]]:
-        return [{"params": matrices, "weight_decay": weight_decay}, vectors]
-
+    vectors = [p for _, p in parameters if p.dim() < 2]
     matrices = [p for _, p in parameters if p.dim() >= 2]
+
     if name == "adamw":
-        # XLA has no fused kernel; capturable keeps the step count on the device, not in the
-        # program.
-        xla = matrices[0].device.type == "xla"
-        kind = {"capturable": True, "foreach": False} if xla else {"fused": True}
-        return [torch.optim.AdamW(with_matrices(matrices), lr=lr, betas=betas, **kind)]
+        groups = _groups(matrices, vectors, weight_decay=weight_decay)
+        if matrices[0].device.type == "xla":
+            # XLA has no fused kernel. Capturable keeps the step count on the device, not in the
+            # program.
+            return [torch.optim.AdamW(groups, lr=lr, betas=betas, capturable=True, foreach=False)]
+        return [torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)]
+
     if name == "adafactor":
-        groups = with_matrices(matrices)
-        return [
-            Adafactor(
-                [{**g, "relative_decay": g["weight_decay"], "weight_decay": 0.0} for g in groups],
-                lr=lr,
-            )
-        ]
-    hidden = [p for key, p in parameters if p.dim() == 2 and key.startswith("h.")]
-    others = [p for key, p in parameters if p.dim() == 2 and not key.startswith("h.")]
+        groups = _groups(matrices, vectors, relative_decay=weight_decay)
+        return [Adafactor([{**group, "weight_decay": 0.0} for group in groups], lr=lr)]
+
+    in_blocks = [p for key, p in parameters if p.dim() == 2 and key.startswith("h.")]
+    embeddings = [p for key, p in parameters if p.dim() == 2 and not key.startswith("h.")]
     muon = torch.optim.Muon(
-        hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+        in_blocks, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    return [muon, torch.optim.AdamW(with_matrices(others), lr=lr, betas=betas, fused=True)]
+    groups = _groups(embeddings, vectors, weight_decay=weight_decay)
+    return [muon, torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)]
+
+
+def _groups(
+    matrices: list[nn.Parameter], vectors: list[nn.Parameter], **decay: float
+) -> list[dict[str, Any]]:
+    """Return the groups of an optimizer; `decay` is of the matrices, that of vectors is 0."""
+    return [{"params": matrices, **decay}, {"params": vectors, **dict.fromkeys(decay, 0.0)}]

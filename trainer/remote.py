@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TookTooLong
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,72 +19,82 @@ import pyarrow.fs
 from schemas import SettingsError
 from trainer.command_line import first_line
 
-_SECONDS = (
-    45  # that a bucket may take to answer: without credentials, clients retry for up to 15 minutes
-)
+# How long a bucket may take to answer, in seconds. Without credentials, clients retry for up to 15
+# minutes.
+_MAX_SECONDS = 45
+_MAX_CHARACTERS = 240  # of a client's error
+# The files of a run that are sent with each checkpoint.
 _FIGURES = ("metrics.jsonl", "training.html")
-_MINUTES = 10  # between commits of the figures at the Hub, apart from those with a checkpoint
+# Between commits of the figures at the Hub, apart from those with a checkpoint.
+_MINUTES_BETWEEN_COMMITS = 10
 
 
 def why_not(error: Exception) -> str:
-    """The error of a bucket's client in one line, and what to check."""
-    return (
-        f"{' '.join(str(error).split())[:240]}; check the bucket's name, the network and the "
-        f"credentials"
-    )
+    """Return the error of a bucket's client in one line, and what to check."""
+    message = " ".join(str(error).split())[:_MAX_CHARACTERS]
+    return f"{message}; check the bucket's name, the network and the credentials"
 
 
 def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The file system of a `gs://` or `s3://` URI, and the path in it, after one request to it.
+    """Return the file system of a `gs://` or `s3://` URI, and the path in it.
 
-    Credentials and endpoints are found as each vendor's clients find them; `s3://anonymous@BUCKET`
-    and `gs://anonymous@BUCKET` need none. `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names
-    another server for `gs://`, which is used without credentials; `AWS_ENDPOINT_URL` names one for
-    `s3://`. Raises pyarrow.ArrowInvalid: an invalid URI; OSError: access is refused, or there is no
-    answer within 45 seconds.
+    One request shows that it can be reached. Credentials and endpoints are found as each vendor's
+    clients find them; `s3://anonymous@BUCKET` and `gs://anonymous@BUCKET` need none.
+    `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names another server for `gs://`, which is used
+    without credentials; `AWS_ENDPOINT_URL` names one for `s3://`. Raises pyarrow.ArrowInvalid for
+    an invalid URI; OSError if access is refused, or if there is no answer within 45 seconds.
     """
-    answer: Future[tuple[pyarrow.fs.FileSystem, str]] = Future()
+    result: Future[tuple[pyarrow.fs.FileSystem, str]] = Future()
 
-    def ask() -> None:
+    def connect() -> None:
         try:
             filesystem, path = _file_system(uri)
             filesystem.get_file_info(path)
-            answer.set_result((filesystem, path))
+            result.set_result((filesystem, path))
         except Exception as error:
-            answer.set_exception(error)
+            result.set_exception(error)
 
-    threading.Thread(target=ask, daemon=True).start()  # a daemon: it may go on for minutes
+    # A daemon: it may go on for minutes.
+    threading.Thread(target=connect, daemon=True).start()
     try:
-        return answer.result(_SECONDS)
-    except TookTooLong:
-        raise TimeoutError(f"no answer within {_SECONDS} seconds, as without credentials") from None
+        return result.result(_MAX_SECONDS)
+    except FutureTimeoutError:
+        raise TimeoutError(
+            f"no answer within {_MAX_SECONDS} seconds, as without credentials"
+        ) from None
 
 
 def _file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    if uri.startswith("s3://anonymous@"):  # which Arrow's URIs cannot express
+    # Arrow's URIs cannot express this one.
+    if uri.startswith("s3://anonymous@"):
         path = uri.removeprefix("s3://anonymous@")
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        region = None if endpoint else pyarrow.fs.resolve_s3_region(path.partition("/")[0])
-        return pyarrow.fs.S3FileSystem(
+        region = None
+        if not endpoint:
+            region = pyarrow.fs.resolve_s3_region(path.partition("/")[0])
+        filesystem = pyarrow.fs.S3FileSystem(
             anonymous=True, endpoint_override=endpoint, region=region
-        ), path
+        )
+        return filesystem, path
     filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
     scheme, _, host = os.environ.get("STORAGE_EMULATOR_HOST", "").rpartition("://")
     if uri.startswith("gs://") and host:
-        server = {"scheme": scheme or "http", "endpoint_override": host.strip("/")}
-        filesystem = pyarrow.fs.GcsFileSystem(anonymous=True, **server)
+        filesystem = pyarrow.fs.GcsFileSystem(
+            anonymous=True, scheme=scheme or "http", endpoint_override=host.strip("/")
+        )
     return filesystem, path
 
 
 # A repository, and its revision: gpt2, openai-community/gpt2@main.
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?")
-# The first of these that a model has, and the others that it has.
+# The first of these that a model has is downloaded.
 _HUB_WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+# All of these that a model has are.
 _HUB_TOKENIZER = (
     "generation_config.json",
     "tokenizer.json",
@@ -103,101 +113,112 @@ def download_model(name: str) -> Path:
     """Return the folder of a model in the Hub's cache, after a download of what the cache lacks.
 
     A cached file is used without a check, so that a rerun needs no network and gets no newer file.
-    `NAME@REVISION` selects a revision. Raises ValueError: the model cannot be had.
+    `NAME@REVISION` selects a revision. Raises ValueError if the model cannot be had.
     """
-    repository, _, revision = name.partition("@")
     try:
-        import huggingface_hub
-        from huggingface_hub.errors import (
-            EntryNotFoundError,
-            HfHubHTTPError,
-            LocalEntryNotFoundError,
-        )
+        from huggingface_hub.errors import EntryNotFoundError
     except ImportError:
         raise ValueError(
             f"{name} is not a folder here, and a model of the Hugging Face Hub needs the extra "
             f"hf: pip install transformers"
         ) from None
-
-    def fetch(file: str) -> Path:
-        commit = revision or None
-        try:
-            path = huggingface_hub.hf_hub_download(
-                repository, file, revision=commit, local_files_only=True
-            )
-        except LocalEntryNotFoundError:
-            # Fails at once without a network, where the download retries for half a minute.
-            try:
-                url = huggingface_hub.hf_hub_url(repository, file, revision=commit)
-                huggingface_hub.get_hf_file_metadata(url)
-            except HfHubHTTPError:
-                raise
-            except Exception as error:
-                raise LocalEntryNotFoundError(first_line(error)) from error
-            path = huggingface_hub.hf_hub_download(repository, file, revision=commit)
-        return Path(path)
-
-    def fetch_first(files: Sequence[str]) -> Path:
-        errors = []
-        for file in files:
-            try:
-                return fetch(file)
-            except EntryNotFoundError as error:
-                errors.append(error)
-        raise errors[0]
-
+    repository, _, revision = name.partition("@")
     try:
-        folder = fetch("config.json").parent
-        revision = folder.name  # the commit: all files are of one
-        weights = fetch_first(_HUB_WEIGHTS)
+        folder = _download(repository, "config.json", revision or None).parent
+        # The name of the folder. All files are of one commit.
+        commit = folder.name
+        weights = _download_first(repository, _HUB_WEIGHTS, commit)
         if weights.suffix == ".json":
-            for file in sorted(set(json.loads(weights.read_bytes())["weight_map"].values())):
-                fetch(file)
+            file_by_tensor = json.loads(weights.read_bytes())["weight_map"]
+            for file in sorted(set(file_by_tensor.values())):
+                _download(repository, file, commit)
         for file in _HUB_TOKENIZER:
             with suppress(EntryNotFoundError):
-                fetch(file)
-    except Exception as error:  # of the package, its HTTP client or the file system
+                _download(repository, file, commit)
+    # Errors of the package, its HTTP client or the file system.
+    except Exception as error:
         raise ValueError(
-            f"{name} is neither a folder here nor a model that can be had from the Hugging Face "
+            f"{name} is not a folder here, nor a model that can be had from the Hugging Face "
             f"Hub ({first_line(error)}): check the name; or fetch it once while connected "
             f"(`hf download {repository}`); or name a mirror by HF_ENDPOINT"
         ) from error
     return folder
 
 
+def _download(repository: str, file: str, revision: str | None) -> Path:
+    """Return a file's path in the cache; raises EntryNotFoundError if the model lacks it."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    download = huggingface_hub.hf_hub_download
+    try:
+        return Path(download(repository, file, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        pass
+    # Without a network this request fails at once, where the download retries for half a minute.
+    try:
+        url = huggingface_hub.hf_hub_url(repository, file, revision=revision)
+        huggingface_hub.get_hf_file_metadata(url)
+    except HfHubHTTPError:
+        raise
+    except Exception as error:
+        raise LocalEntryNotFoundError(first_line(error)) from error
+    return Path(download(repository, file, revision=revision))
+
+
+def _download_first(repository: str, files: Sequence[str], revision: str) -> Path:
+    """Return the first of the files that the model has; raises the error of the first."""
+    from huggingface_hub.errors import EntryNotFoundError
+
+    errors = []
+    for file in files:
+        try:
+            return _download(repository, file, revision)
+        except EntryNotFoundError as error:
+            errors.append(error)
+    raise errors[0]
+
+
 class Publisher:
     """Sends the figures and checkpoints of the run in the folder `run`, in the background.
 
-    A failure is reported by `say`; training continues. Raises SettingsError: `uri` is none of
-    hf://, s3://, gs:// and a folder that can be made; it is the run; the Hub's client or token is
-    missing; or no bucket is reached.
+    A failure is reported by `say`; training continues. `uri` is hf://, s3://, gs:// or a folder.
+    Raises SettingsError if it is something else or the run itself, if the Hub's client or token is
+    missing, or if no bucket is reached.
     """
 
     def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
-        self._run, self._say = run, say
-        self._scheduler: Any = None  # of the Hub, from the first push on: it makes the repository
-        self._bucket: pyarrow.fs.FileSystem | None = None
-        scheme, scheme_end, self._root = uri.partition("://")
+        self._run = run
+        self._say = say
+        # The Hub's, from the first push on: it makes the repository.
+        self._scheduler: Any = None
+        # None for the Hub.
+        self._filesystem: pyarrow.fs.FileSystem | None = None
+        self._root = ""
         try:
-            if scheme in ("s3", "gs"):
-                self._bucket, self._root = open_bucket(uri.rstrip("/"))
-            elif not scheme_end:
-                self._bucket, self._root = pyarrow.fs.LocalFileSystem(), os.path.realpath(uri)
-                if self._root == os.path.realpath(run):
-                    raise OSError("this is the run's own folder; give another one")
-                self._bucket.create_dir(self._root)
-            elif scheme == "hf" and self._root.count("/") == 1 and all(self._root.split("/")):
-                import huggingface_hub
-
-                if not huggingface_hub.get_token():
-                    raise OSError("there is no token of the Hub; run `hf auth login`")
-            else:
-                raise OSError(
-                    "give a folder, hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH"
-                )
+            self._open(uri)
         except (ImportError, pyarrow.ArrowInvalid, OSError) as error:
             raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
+
+    def _open(self, uri: str) -> None:
+        scheme, separator, path = uri.partition("://")
+        if not separator:
+            self._root = os.path.realpath(uri)
+            if self._root == os.path.realpath(self._run):
+                raise OSError("this is the run's own folder; give another one")
+            self._filesystem = pyarrow.fs.LocalFileSystem()
+            self._filesystem.create_dir(self._root)
+        elif scheme in ("s3", "gs"):
+            self._filesystem, self._root = open_bucket(uri.rstrip("/"))
+        elif scheme == "hf" and path.count("/") == 1 and all(path.split("/")):
+            import huggingface_hub
+
+            if not huggingface_hub.get_token():
+                raise OSError("there is no token of the Hub; run `hf auth login`")
+            self._root = path
+        else:
+            raise OSError("give a folder, hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")
 
     def push(self, checkpoint: Path | None) -> None:
         """Send the run's figures, and this checkpoint."""
@@ -211,33 +232,43 @@ class Publisher:
             self._scheduler.stop()
 
     def _push(self, checkpoint: Path | None) -> None:
+        # Pruned since: a newer one follows.
         if checkpoint and not checkpoint.exists():
-            return  # pruned since: a newer one follows
-        what, send = (
-            checkpoint.name if checkpoint else "the page",
-            self._copy if self._bucket else self._commit,
-        )
+            return
+        name = checkpoint.name if checkpoint else "the page"
+        paths = [self._run / figure for figure in _FIGURES]
+        if checkpoint:
+            paths.insert(0, checkpoint)
         try:
-            send([*([checkpoint] if checkpoint else []), *(self._run / name for name in _FIGURES)])
-            self._say(f"published {what}")
-        except Exception as error:  # of the package, its HTTP client or the file system
-            self._say(f"{what} could not be published ({first_line(error)}); training continues")
+            if self._filesystem:
+                self._copy(self._filesystem, paths)
+            else:
+                self._commit()
+            self._say(f"published {name}")
+        # Errors of the package, its HTTP client or the file system.
+        except Exception as error:
+            self._say(f"{name} could not be published ({first_line(error)}); training continues")
 
-    def _copy(self, paths: list[Path]) -> None:
-        for path in filter(Path.exists, paths):
-            there = f"{self._root}/{path.relative_to(self._run).as_posix()}"
-            if path.is_dir() and isinstance(self._bucket, pyarrow.fs.LocalFileSystem):
-                self._bucket.create_dir(there)
-            pyarrow.fs.copy_files(str(path), there, destination_filesystem=self._bucket)
+    def _copy(self, filesystem: pyarrow.fs.FileSystem, paths: list[Path]) -> None:
+        for path in paths:
+            if not path.exists():
+                continue
+            target = f"{self._root}/{path.relative_to(self._run).as_posix()}"
+            # A bucket has no folders.
+            if path.is_dir() and isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+                filesystem.create_dir(target)
+            pyarrow.fs.copy_files(str(path), target, destination_filesystem=filesystem)
 
-    def _commit(self, paths: list[Path]) -> None:
+    def _commit(self) -> None:
+        """Send all that has changed to the Hub."""
         import huggingface_hub
 
-        patterns = [
-            *_FIGURES,
-            "checkpoints/step-*",
-        ]  # a checkpoint has this name once it is complete
-        self._scheduler = self._scheduler or huggingface_hub.CommitScheduler(
-            repo_id=self._root, folder_path=self._run, every=_MINUTES, allow_patterns=patterns
-        )
-        self._scheduler.trigger().result()  # sends all that has changed
+        if not self._scheduler:
+            self._scheduler = huggingface_hub.CommitScheduler(
+                repo_id=self._root,
+                folder_path=self._run,
+                every=_MINUTES_BETWEEN_COMMITS,
+                # A checkpoint has this name once it is complete.
+                allow_patterns=[*_FIGURES, "checkpoints/step-*"],
+            )
+        self._scheduler.trigger().result()

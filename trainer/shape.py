@@ -9,8 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model's shape. The embedding is padded to a multiple of 128, which is faster on matrix
-    units."""
+    """The model's shape."""
 
     vocab_size: int = 50257  # ids are below it
     context: int = 1024
@@ -18,35 +17,34 @@ class ModelConfig:
     n_head: int = 12
     width: int = 768
     dropout: float = 0.0  # on attention and residuals, never on embeddings
-    embedding_width: int = (
-        0  # of an embedding projected up to `width`; 0 for that width (GPT-2); Lan et al., 2019
-    )
-    shared_layers: bool = (
-        False  # all layers share one block's weights, as in ALBERT (Lan et al., 2019)
-    )
-    rope: bool = (
-        False  # positions by rotating queries and keys, and no position embedding (Su et al., 2021)
-    )
-    qk_norm: bool = (
-        False  # queries and keys of each head are divided by their RMS (Henry et al., 2020)
-    )
+    # Of an embedding projected up to `width`; 0 for that width, as GPT-2 has (Lan et al., 2019).
+    embedding_width: int = 0
+    # All layers share one block's weights, as in ALBERT (Lan et al., 2019).
+    shared_layers: bool = False
+    # Positions by rotating queries and keys, and no position embedding (Su et al., 2021).
+    rope: bool = False
+    # Queries and keys of each head are divided by their RMS (Henry et al., 2020).
+    qk_norm: bool = False
     bias: bool = True  # of linear layers and norms
     activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
 
     def __post_init__(self) -> None:
         if self.width % self.n_head:
             raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
-        if self.rope and self.width // self.n_head % 2:
+        head_width = self.width // self.n_head
+        if self.rope and head_width % 2:
             raise ValueError(
-                f"rope turns pairs of channels: a head of {self.width // self.n_head} has an odd "
-                f"number"
+                f"rope turns pairs of channels: a head of {head_width} has an odd number"
             )
 
     @property
     def padded_vocab_size(self) -> int:
+        """The rows of the embedding: a multiple of 128, which is faster on matrix units."""
         return -(-self.vocab_size // 128) * 128
 
 
+# The published sizes, ConnorJL's PrettyBig, 124M with pieces of modded-nanogpt, an ALBERT-style one
+# as bkkaggle's ALGPT2, and one for a CPU.
 PRESETS: dict[str, ModelConfig] = {
     "tiny": ModelConfig(context=128, n_layer=2, n_head=2, width=64),
     "124M": ModelConfig(),
@@ -55,14 +53,12 @@ PRESETS: dict[str, ModelConfig] = {
     "1.5B": ModelConfig(n_layer=48, n_head=25, width=1600),
     "prettybig": ModelConfig(n_layer=25, n_head=16, width=1024),
     "speedrun": ModelConfig(rope=True, qk_norm=True, activation="relu2"),
-    "algpt2": ModelConfig(
-        embedding_width=96, shared_layers=True
-    ),  # 12.2M; ALBERT's width of 128 would make it 13.9M
+    # 12.2M parameters; ALBERT's width of 128 would make it 13.9M.
+    "algpt2": ModelConfig(embedding_width=96, shared_layers=True),
 }
-"""The published sizes, ConnorJL's PrettyBig, 124M with pieces of modded-nanogpt, an ALBERT-style
-one as bkkaggle's ALGPT2, and one for a CPU."""
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """A preset with some fields changed; those given as None are kept."""
-    return dataclasses.replace(PRESETS[name], **{k: v for k, v in changes.items() if v is not None})
+    """Return a preset with some fields changed; those given as None are kept."""
+    given = {field: value for field, value in changes.items() if value is not None}
+    return dataclasses.replace(PRESETS[name], **given)

@@ -1,16 +1,19 @@
-"""Signatures of checkpoints and exported models, by OpenSSF's model-signing: of every file by
-its SHA-256."""
+"""Signatures of checkpoints and exported models, by OpenSSF's model-signing.
+
+A signature is of every file of a folder by its SHA-256.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from schemas import SettingsError
 
 SIGNATURE = "model.sig"
-_KEYS = (
+_HOW_TO_MAKE_KEYS = (
     "make one by: openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in "
     "key.pem -pubout"
 )
@@ -21,46 +24,57 @@ class SignatureError(ValueError):
 
 
 def signer_of(key: str) -> Callable[[Path], None]:
-    """What writes `model.sig`, the signature of every other file in a folder; SettingsError if
-    `key` is not private."""
+    """Return what writes `model.sig`, the signature of every other file in a folder.
+
+    Raises SettingsError if `key` is not a private key.
+    """
     package = _package()
     try:
         config = package.signing.Config().use_elliptic_key_signer(private_key=Path(key))
-    except Exception as error:  # of the packages model_signing and cryptography, or the file system
+    # Errors of the packages model_signing and cryptography, or of the file system.
+    except Exception as error:
         raise SettingsError(
-            f"sign_key: {key} is not a private key that can sign ({error}); {_KEYS}"
+            f"sign_key: {key} is not a private key that can sign ({error}); {_HOW_TO_MAKE_KEYS}"
         ) from error
-    return lambda folder: config.set_hashing_config(_hashing()).sign(folder, folder / SIGNATURE)
+    return partial(_sign, config)
+
+
+def _sign(config: Any, folder: Path) -> None:
+    config.set_hashing_config(_hashing()).sign(folder, folder / SIGNATURE)
 
 
 def verifier_of(key: str) -> Callable[[Path], None]:
-    """What raises SignatureError unless the key's owner signed exactly a folder's files;
-    SettingsError: no key."""
+    """Return what raises SignatureError unless the key's owner signed exactly a folder's files.
+
+    Raises SettingsError if `key` is not a public key.
+    """
     package = _package()
     try:
         config = package.verifying.Config().use_elliptic_key_verifier(public_key=Path(key))
     except Exception as error:
         raise SettingsError(
-            f"verify_key: {key} is not a public key that can verify ({error}); {_KEYS}"
+            f"verify_key: {key} is not a public key that can verify ({error}); {_HOW_TO_MAKE_KEYS}"
         ) from error
+    return partial(_verify, config, key)
 
-    def check(folder: Path) -> None:
-        if not (folder / SIGNATURE).is_file():
-            raise SignatureError(
-                f"{folder} is not signed: it has no {SIGNATURE}; sign it, or leave verify_key out"
-            )
-        try:
-            config.set_hashing_config(_hashing()).verify(folder, folder / SIGNATURE)
-        except Exception as error:  # of several types
-            raise SignatureError(
-                f"{folder} is not what the owner of {key} signed: {error}"
-            ) from error
 
-    return check
+def _verify(config: Any, key: str, folder: Path) -> None:
+    signature = folder / SIGNATURE
+    if not signature.is_file():
+        raise SignatureError(
+            f"{folder} is not signed: it has no {SIGNATURE}; sign it, or leave verify_key out"
+        )
+    try:
+        config.set_hashing_config(_hashing()).verify(folder, signature)
+    # Errors of several types.
+    except Exception as error:
+        raise SignatureError(f"{folder} is not what the owner of {key} signed: {error}") from error
 
 
 def _hashing() -> Any:
-    return _package().hashing.Config().set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
+    """Return the settings of hashing: all files except the signature, also those of git."""
+    config = _package().hashing.Config()
+    return config.set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
 
 
 def _package() -> Any:

@@ -1,4 +1,4 @@
-"""The validation loss over a fixed set of windows, from the corpora's val split or from a text."""
+"""The loss of windows, and the validation set: from the corpora's val split, or from a text."""
 
 from __future__ import annotations
 
@@ -12,50 +12,61 @@ from schemas import SettingsError
 from trainer.command_line import read_text
 from trainer.config import TrainConfig
 from trainer.corpora import Corpora, check_length
-from trainer.data import DocumentBlocks
+from trainer.data import IGNORED, DocumentBlocks
 from trainer.distributed import Ranks
-from trainer.pretrained import Tokenizer
 from trainer.samplers import Packed
 from trainer.shards import TokenizerInfo
+from trainer.text import Tokenizer
 
-VAL_TOKENS = 1 << 16  # 64 windows of 1,024
+# Tokens that training validates on: 64 windows of 1,024.
+VAL_TOKENS = 1 << 16
+
+
+@torch.no_grad()
+def score_windows(
+    net: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, blocks: DocumentBlocks
+) -> torch.Tensor:
+    """Return the loss of each window in nats (B,), in float64: the sum over its targets.
+
+    Inputs and targets are (B, T); targets of −100 are ignored. `net` is in evaluation mode.
+    """
+    losses = net(inputs, targets, reduction="none", **blocks(inputs))
+    return losses.double().sum(1)
 
 
 @torch.no_grad()
 def validation_loss(
     net: nn.Module, windows: torch.Tensor, ranks: Ranks, blocks: DocumentBlocks, micro_batch: int
 ) -> float:
-    """The mean loss in nats per token over `windows` (N, T + 1), which the ranks divide; the
-    same on all ranks.
+    """Return the mean loss in nats per token over `windows` (N, T + 1), which the ranks divide.
 
-    `blocks` says whether documents see each other, as in training; the precision is that of the
-    caller's autocast.
+    It is the same on all ranks. `blocks` decides whether documents attend to each other, as in
+    training.
     """
-    sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
+    nats = torch.zeros((), dtype=torch.float64, device=ranks.device)
     was_training = net.training
     net.eval()
     micro_batch = min(micro_batch, -(-len(windows) // ranks.world_size))
-    at_once = ranks.world_size * micro_batch
-    for first in range(0, len(windows), at_once):
-        own = windows[first : first + at_once][ranks.rank :: ranks.world_size]
-        # Every pass has one shape, and a rank without a window makes one too; the padding is
-        # ignored.
-        rows = torch.arange(micro_batch)
-        ids = (own if len(own) else windows)[rows % max(1, len(own))].to(ranks.device, torch.int64)
-        inputs, targets = (
-            ids[:, :-1],
-            ids[:, 1:].where((rows < len(own)).to(ranks.device)[:, None], -100),
-        )
-        loss = net(inputs, targets, reduction="sum", **blocks(inputs)).double()
-        sums += torch.stack([loss, loss.new_tensor(len(own) * targets.shape[1])])
+    rows = torch.arange(micro_batch)
+    for first in range(0, len(windows), ranks.world_size * micro_batch):
+        of_all_ranks = windows[first : first + ranks.world_size * micro_batch]
+        of_rank = of_all_ranks[ranks.rank :: ranks.world_size]
+        # Every pass has one shape, and a rank without a window makes one too. Targets of the
+        # padding are ignored.
+        num_windows = len(of_rank)
+        padded = (of_rank if num_windows else windows)[rows % max(1, num_windows)]
+        ids = padded.to(ranks.device, torch.int64)
+        is_window = (rows < num_windows).to(ranks.device)[:, None]
+        targets = ids[:, 1:].where(is_window, IGNORED)
+        nats += score_windows(net, ids[:, :-1], targets, blocks).sum()
         ranks.sync()
     net.train(was_training)
-    total, count = ranks.sum(sums.tolist())
-    return total / count
+    (total,) = ranks.sum([nats.item()])
+    return total / windows[:, 1:].numel()
 
 
 def count_bytes(windows: torch.Tensor, tokenizer: TokenizerInfo) -> int:
-    """Return the UTF-8 bytes of the windows' targets; 0 if the package tokenizers cannot tell."""
+    """Return the UTF-8 bytes of the windows' targets; 0 without the package tokenizers."""
     targets = windows[:, 1:].flatten()
     if not len(targets):
         return 0
@@ -73,15 +84,17 @@ def bits_per_byte(loss: float, windows: torch.Tensor, num_bytes: int) -> float:
 def validation_set(
     corpora: Corpora, context: int, config: TrainConfig, say: Callable[[str], None]
 ) -> torch.Tensor:
-    """Return the windows that training validates on, `VAL_TOKENS` at most; none if `val_every` is
-    0, or there are no documents, which `say` explains."""
+    """Return the windows that training validates on, `VAL_TOKENS` at most.
+
+    There are none if `val_every` is 0, or if there are no documents, which `say` explains.
+    """
     nothing = torch.zeros(0, context + 1, dtype=torch.int32)
     if not config.val_every:
         return nothing
-    count = max(1, VAL_TOKENS // context)
+    max_windows = max(1, VAL_TOKENS // context)
     if config.val_data:
-        return windows_of_text(config.val_data, corpora.tokenizer, context, count)
-    windows = validation_windows(corpora, context, count)
+        return windows_of_text(config.val_data, corpora.tokenizer, context, max_windows)
+    windows = validation_windows(corpora, context, max_windows)
     if windows is None:
         say("no validation: data has no document in its val split")
         return nothing
@@ -89,39 +102,40 @@ def validation_set(
 
 
 def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tensor | None:
-    """The validation set (N, context + 1): about `count` windows, always the same, at most one
-    epoch of `val`.
+    """Return about `count` windows (N, context + 1) of the val split, always the same ones.
 
-    Each dataset gives windows in proportion to its share. None without documents; ShardError if
-    they fill no window.
+    They are one epoch at most. Each dataset gives windows in proportion to its share. None without
+    documents; raises ShardError if they fill no window.
     """
     splits = [dataset.documents("val") for dataset in corpora.datasets]
-    tokens = [int(own.lengths.sum()) + len(own) for own in splits]
-    if not any(tokens):
+    num_tokens = [int(documents.lengths.sum()) + len(documents) for documents in splits]
+    if not any(num_tokens):
         return None
-    check_length(max(tokens), context, f"{corpora.names}, split val")
-    fit = [k for k, own in enumerate(tokens) if own > context]
-    total, parts = sum(corpora.shares[k] for k in fit), []
-    for k in fit:
-        share = corpora.shares[k] / total if total else 1 / len(fit)
+    check_length(max(num_tokens), context, f"{corpora.names}, split val")
+    usable = [k for k, tokens in enumerate(num_tokens) if tokens > context]
+    total_share = sum(corpora.shares[k] for k in usable)
+    parts = []
+    for k in usable:
+        share = corpora.shares[k] / total_share if total_share else 1 / len(usable)
         sampler = Packed(splits[k], context, corpora.tokenizer.eot, seed=0)
-        windows = sampler.windows(0, max(1, min(round(count * share), sampler.first_window(1))))
+        num_windows = min(round(count * share), sampler.first_window(1))
+        windows = sampler.windows(0, max(1, num_windows))
         parts.append(torch.from_numpy(windows.astype("int32")))
     return torch.cat(parts)
 
 
 def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: int) -> torch.Tensor:
-    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced, or all;
-    or SettingsError."""
+    """Return `count` contiguous windows (N, context + 1) of a text file, evenly spaced, or all.
+
+    Raises SettingsError if the file cannot be read or fills no window.
+    """
     text = read_text(path, "val_data")
     ids = torch.tensor([tokenizer.eot, *Tokenizer(tokenizer.path).encode(text)], dtype=torch.int32)
-    windows = (len(ids) - 1) // context
-    if not windows:
+    num_windows = (len(ids) - 1) // context
+    if not num_windows:
         raise SettingsError(
             f"val_data: {path} has {len(ids) - 1} tokens, fewer than the context of {context}"
         )
-    begin = (
-        torch.linspace(0, windows - 1, min(windows, count), dtype=torch.float64).round().long()
-        * context
-    )
+    chosen = torch.linspace(0, num_windows - 1, min(num_windows, count), dtype=torch.float64)
+    begin = chosen.round().long() * context
     return ids[begin[:, None] + torch.arange(context + 1)]

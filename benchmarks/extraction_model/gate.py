@@ -8,8 +8,12 @@ SEEDS, as those of the release were. Every page is compared with itself: a diffe
 over the pages, and its deviation follows from how much the pages differ. Small losses of several
 commits add up here, where a comparison with the last commit would pass each of them.
 
+The log loss of the blocks (`loss.py`) is compared in the same way, for changes of features: it
+tells two models apart by fewer pages than their texts do, and fails nothing.
+
 `release.npz` holds for every page the first 8 bytes of the SHA-256 of its set and URL, and for each
-seed three counts: words (snippets, 4-grams) in common, in the text, in the truth. It holds no text.
+seed three counts: words (snippets, 4-grams) in common, in the text, in the truth; and, from the
+next release on, the log loss. It holds no text.
 
 Exits 1 if WCXB's pages or its articles lose more than 1.5 deviations of F1, or if the junk of the
 articles rises by more than .003.
@@ -20,7 +24,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +32,9 @@ import numpy as np
 
 from .examples import Example
 from .fitting import examples
-from .labelled_pages import LabelledPage, read_labelled
-from .validation import FOLDS, by_host, count_shared, held_out_texts
+from .labelled_pages import LabelledPage, groups_of, read_labelled
+from .loss import compare_losses, page_loss
+from .validation import FOLDS, by_host, count_shared, extracted, held_out_models
 
 RELEASE = Path(__file__).with_name("release.npz")
 SEEDS = (0, 1)
@@ -38,6 +43,8 @@ MAX_JUNK_GAINED = 0.003
 
 Counts = dict[int, np.ndarray]
 """For each seed an array (pages, 3): shared, found and wanted."""
+Losses = dict[int, np.ndarray]
+"""For each seed an array (pages)."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +94,8 @@ class Change:
 
 def compare(pages: Sequence[LabelledPage], before: Counts, after: Counts) -> list[Change]:
     """Return the change of each set and kind of page; both counts are of `pages`."""
-    groups: dict[str, list[int]] = {}
-    for index, page in enumerate(pages):
-        groups.setdefault(page.set, []).append(index)
-        if page.kind != page.set:
-            groups.setdefault(f"{page.set} {page.kind}", []).append(index)
     changes = []
-    for name, indexes in groups.items():
+    for name, indexes in groups_of(pages).items():
         old = np.stack([before[seed][indexes] for seed in after])
         new = np.stack([after[seed][indexes] for seed in after])
         # The mean over seeds first: pages are independent of each other, seeds of a page are not.
@@ -127,21 +129,44 @@ def _junk(counts: np.ndarray) -> float:
     return float(1 - shared / found) if found else 0.0
 
 
-def count_held_out(
+@dataclass(frozen=True)
+class HeldOut:
+    """The results of n pages by models that were not fitted on them.
+
+    Attributes:
+      pages: the n pages.
+      counts: their counts.
+      losses: for each seed the log loss of each page (n); NaN for a page without labels.
+    """
+
+    pages: list[LabelledPage]
+    counts: Counts
+    losses: Losses
+
+
+def judge_held_out(
     pages: Sequence[LabelledPage],
     known: Sequence[Example],
     folds: Sequence[int],
     seeds: Sequence[int],
-) -> tuple[list[LabelledPage], Counts]:
-    """Return the pages of `folds`, and their counts by models that were not fitted on them."""
+) -> HeldOut:
+    """Return the results of the pages of `folds`."""
     split = by_host()
     judged = [page for page in pages if split(page) in folds]
     counts: Counts = {}
+    losses: Losses = {}
     for seed in seeds:
-        texts = held_out_texts(pages, known, split, seed, only=folds)
+        texts: dict[str, str] = {}
+        loss_by_url: dict[str, float] = {}
+        for fold, model in held_out_models(known, split, folds, seed):
+            texts.update(extracted(model, [page for page in judged if split(page) == fold]))
+            for example in known:
+                if split(example.page) == fold:
+                    loss_by_url[example.page.url] = page_loss(model, example)
         rows = [count_shared(page, texts.get(page.url, "")) for page in judged]
         counts[seed] = np.array(rows, dtype=np.int32)
-    return judged, counts
+        losses[seed] = np.array([loss_by_url.get(page.url, np.nan) for page in judged])
+    return HeldOut(judged, counts, losses)
 
 
 def _digest(page: LabelledPage) -> int:
@@ -149,16 +174,20 @@ def _digest(page: LabelledPage) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def store(pages: Sequence[LabelledPage], counts: Mapping[int, np.ndarray], path: Path) -> None:
-    """Write the counts of a release."""
-    arrays = {f"seed_{seed}": of_seed for seed, of_seed in counts.items()}
-    arrays["pages"] = np.array([_digest(page) for page in pages], dtype=np.uint64)
+def store(results: HeldOut, path: Path) -> None:
+    """Write the results of a release."""
+    arrays = {f"seed_{seed}": of_seed for seed, of_seed in results.counts.items()}
+    for seed, of_seed in results.losses.items():
+        arrays[f"loss_{seed}"] = of_seed.astype(np.float32)
+    arrays["pages"] = np.array([_digest(page) for page in results.pages], dtype=np.uint64)
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
-def read_release(pages: Sequence[LabelledPage], seeds: Sequence[int], path: Path) -> Counts:
-    """Return the counts of the release for these pages; raises ValueError for an unknown page or
-    seed."""
+def read_release(pages: Sequence[LabelledPage], seeds: Sequence[int], path: Path) -> HeldOut:
+    """Return the results of the release for these pages; `losses` is empty if it has none.
+
+    Raises ValueError for an unknown page or seed.
+    """
     with np.load(path, allow_pickle=False) as arrays:
         index_of = {digest: index for index, digest in enumerate(arrays["pages"].tolist())}
         unknown = [page.url for page in pages if _digest(page) not in index_of]
@@ -171,7 +200,11 @@ def read_release(pages: Sequence[LabelledPage], seeds: Sequence[int], path: Path
         if missing:
             raise ValueError(f"{path.name} has no seed {missing[0]}")
         indexes = [index_of[_digest(page)] for page in pages]
-        return {seed: arrays[f"seed_{seed}"][indexes] for seed in seeds}
+        counts = {seed: arrays[f"seed_{seed}"][indexes] for seed in seeds}
+        losses: Losses = {}
+        if all(f"loss_{seed}" in arrays for seed in seeds):
+            losses = {seed: arrays[f"loss_{seed}"][indexes] for seed in seeds}
+        return HeldOut(list(pages), counts, losses)
 
 
 def main() -> int:
@@ -190,15 +223,18 @@ def main() -> int:
     web = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     pages = read_labelled(web)
     known = examples(pages, arguments.cache)
-    judged, after = count_held_out(pages, known, arguments.folds, arguments.seeds)
+    after = judge_held_out(pages, known, arguments.folds, arguments.seeds)
     if arguments.store:
-        store(judged, after, RELEASE)
+        store(after, RELEASE)
     try:
-        before = read_release(judged, arguments.seeds, RELEASE)
+        before = read_release(after.pages, arguments.seeds, RELEASE)
     except ValueError as error:
         sys.exit(str(error))
-    changes = compare(judged, before, after)
+    changes = compare(after.pages, before.counts, after.counts)
     print(*changes, sep="\n")
+    released_losses = np.stack(list(before.losses.values())) if before.losses else None
+    losses = np.stack(list(after.losses.values()))
+    print(*compare_losses(after.pages, released_losses, losses), sep="\n")
     faults = [fault for change in changes for fault in change.faults]
     for fault in faults:
         print(f"FAILED: {fault}")

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,16 @@ class LabelledPage:
     def fold(self, folds: int, seed: int = 0) -> int:
         """The fold of a host, from 0 to `folds` - 1."""
         return zlib.crc32(f"{seed} {self.host}".encode()) % folds
+
+
+def groups_of(pages: Sequence[LabelledPage]) -> dict[str, list[int]]:
+    """Return the indexes of the pages of each set and of each kind, as in `wcxb article`."""
+    groups: dict[str, list[int]] = {}
+    for index, page in enumerate(pages):
+        groups.setdefault(page.set, []).append(index)
+        if page.kind != page.set:
+            groups.setdefault(f"{page.set} {page.kind}", []).append(index)
+    return groups
 
 
 def read_labelled(folder: Path, sets: tuple[str, ...] = SETS) -> list[LabelledPage]:

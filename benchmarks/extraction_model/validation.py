@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.stages.extract.built_in import with_model
+from owt_pipeline.stages.extract.block_extractor import with_model
 from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.extractor import Page, Settings
 
@@ -55,15 +55,26 @@ def held_out_texts(
     recipe: Recipe = RECIPE,
     only: Sequence[object] | None = None,
 ) -> dict[str, str]:
-    """The text of each page, by a model fitted on the pages of the other parts of `split`
+    """Return the text of each page, by a model fitted on the pages of the other parts of `split`
     (`only` some parts)."""
     texts: dict[str, str] = {}
-    for part in only or sorted({split(page) for page in pages}, key=str):
-        model = fit_model(
-            [example for example in examples if split(example.page) != part], seed, recipe
-        )
+    parts = only or sorted({split(page) for page in pages}, key=str)
+    for part, model in held_out_models(examples, split, parts, seed, recipe):
         texts.update(extracted(model, [page for page in pages if split(page) == part]))
     return texts
+
+
+def held_out_models(
+    examples: Sequence[Example],
+    split: Split,
+    parts: Sequence[object],
+    seed: int = 0,
+    recipe: Recipe = RECIPE,
+) -> Iterator[tuple[object, Model]]:
+    """Yield each part with a model that was fitted on the examples of the other parts."""
+    for part in parts:
+        others = [example for example in examples if split(example.page) != part]
+        yield part, fit_model(others, seed, recipe)
 
 
 def extracted(model: Model, pages: Sequence[LabelledPage]) -> Iterator[tuple[str, str]]:

@@ -57,8 +57,14 @@ def with_generations(
     options lack.
     """
     generations = root.generations
-    wished = stage.sources(options, [source for each in generations for source in each.sources])
-    if not generations or (len(generations) == 1 and not root.datasets):
+    is_first = len(generations) <= 1 and not root.datasets
+    recorded = [source for each in generations for source in each.sources]
+    if is_first and stage.name == "import":
+        # It adds recorded files to those that are named. A first import that failed has recorded
+        # its files, and they are to be named otherwise now.
+        recorded = []
+    wished = stage.sources(options, recorded)
+    if is_first:
         return _with(
             root, [Generation(stage.name, 0, stage.shards_for(options, wished), list(wished))]
         )
@@ -69,23 +75,15 @@ def with_generations(
         )
     known = {_name(source): source for source in wished}
     contents = {_content(source) for each in generations for source in each.sources}
+    _check_named(stage, generations, known, workdir, is_adding=add)
     kept = []
     for number, generation in enumerate(generations):
         sources = []
-        for recorded in generation.sources:
-            found = known.pop(_name(recorded), None)
-            if found is None:
-                contents_of_new = {_content(source) for source in known.values()} - contents
-                new = [each for each in known.values() if _content(each) in contents_of_new]
-                raise UserError(
-                    f"the settings no longer name {recorded['name']}, which generation {number} of "
-                    f"{workdir} was "
-                    f"{'imported' if stage.name == 'import' else 'collected'} from: "
-                    + _advice_for_unnamed(stage, workdir, root, new)
-                )
+        for before in generation.sources:
+            found = known.pop(_name(before))
             if set(found) == {"kind", "name", "uri"}:  # its content is known to the root alone
-                found = recorded
-            if _content(found) != _content(recorded):
+                found = before
+            if _content(found) != _content(before):
                 logger.info(
                     "%s: %s has changed since generation %d was made from it",
                     stage.name,
@@ -130,15 +128,49 @@ def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, An
     return f"run {command(*words)} to add {them} as a generation"
 
 
-def _advice_for_unnamed(
-    stage: Stage, workdir: Storage, root: Root, new: Sequence[Mapping[str, Any]]
+def _check_named(
+    stage: Stage,
+    generations: Sequence[Generation],
+    wished: Mapping[tuple[Any, Any], Mapping[str, Any]],
+    workdir: Storage,
+    *,
+    is_adding: bool,
+) -> None:
+    """Raise UserError, which says what to do, if no wished source is that of a generation.
+
+    Either the settings have lost a source, or an interrupted command has added it: a command writes
+    its flags to the settings when it has succeeded.
+    """
+    recorded = [source for generation in generations for source in generation.sources]
+    unnamed = [source for source in recorded if _name(source) not in wished]
+    if not unnamed:
+        return
+    contents = {_content(source) for source in recorded}
+    new = [source for source in wished.values() if _content(source) not in contents]
+    number = next(
+        number for number, generation in enumerate(generations) if unnamed[0] in generation.sources
+    )
+    problem = (
+        f"the settings do not name {unnamed[0]['name']}, a source of generation {number} of "
+        f"{workdir}"
+    )
+    if len(unnamed) == len(recorded) and not new:
+        restoring = _naming(stage, workdir, recorded)
+        raise UserError(f"{problem}: restore them, with your other settings, as {restoring} does")
+    # Without --add, the flags may have replaced the sources of the settings, which name more.
+    sources = [*unnamed, *new] if is_adding or not new else new
+    purpose = "adds to all generations" if new else "goes on with all generations"
+    raise UserError(f"{problem}: {_naming(stage, workdir, sources, '--add')} {purpose}")
+
+
+def _naming(
+    stage: Stage, workdir: Storage, sources: Iterable[Mapping[str, Any]], *flags: str
 ) -> str:
-    """Return what to do about settings that do not name a recorded source."""
-    if new:
-        return _advice_to_add(stage, workdir, new)
-    recorded = [source for each in root.generations for source in each.sources]
-    words = ["owt", "run", str(workdir), *_flags_of(stage, recorded)]
-    return f"restore them, with your other settings, as {command(*words)} does"
+    """Return the command that runs a stage with these sources, to be pasted."""
+    if stage.name == "import":
+        files = (str(source["uri"]) for source in sources)
+        return command("owt", "import", str(workdir), *files, *flags)
+    return command("owt", "run", str(workdir), *flags, *_flags_of(stage, sources))
 
 
 def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -298,7 +298,7 @@ def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: 
     append_to_log(workdir, {"job": type(result).__name__, "metrics": counts})
 
 
-def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
+def check_beam_flags(flags: Sequence[str], own: Sequence[str], help_command: str) -> None:
     """Raise UsageError for a flag that is not in `own`, the stages' flags, and that Beam does
     not know: Beam would ignore it."""
     if not flags:
@@ -317,5 +317,6 @@ def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
                 name, known, n=1, cutoff=0.8
             )
             raise UsageError(
-                f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help")
+                f"unknown flag {name}"
+                + (f"; did you mean {near[0]}?" if near else f"; see `{help_command}`")
             )

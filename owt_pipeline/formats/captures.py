@@ -1,5 +1,6 @@
-"""The captures in a WARC file, plain or with a gzip member for each record: every HTTP
-response and its place.
+"""The captures in a WARC file: every HTTP response and its range of bytes.
+
+The file is plain, or has a gzip member for each record.
 
 A capture is addressed by a range of bytes, at which `read_record` finds it.
 """
@@ -72,9 +73,12 @@ OR_DAMAGED = ", or take what can be read with --allow_damaged"
 
 @dataclass(frozen=True)
 class Broken:
-    """A part of an archive that cannot be read: the offset, the reason, and what to do.
+    """A part of an archive that cannot be read.
 
-    The offset is None if the file as a whole is something else.
+    Attributes:
+      offset: the first byte of its record; None if the complete file is something else.
+      problem: the reason.
+      remedy: what to do.
     """
 
     offset: int | None
@@ -88,16 +92,16 @@ class Broken:
 
 
 def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
-    """The responses in an archive of `size` bytes, in order, up to the first damage, which is
-    the last result.
+    """Yield the responses in an archive of `size` bytes, in order, up to the first damage.
 
-    A complete record whose content is not an HTTP response is a `Broken`, too, and reading goes on
-    after it. The archive of a shard without pages is empty; anything else without responses is a
-    `Broken`, and so are records that share a gzip member, since none has bytes of its own.
+    The damage is the last result, as a `Broken`. The archive of a shard without pages is empty; any
+    other archive without responses is a `Broken`. So are records that share a gzip member, since
+    none of them has a range of bytes.
     """
     start = file.read(1 << 16)
     file.seek(0)
-    if is_gzip := start.startswith(_GZIP_MAGIC):
+    is_gzip = start.startswith(_GZIP_MAGIC)
+    if is_gzip:
         with contextlib.suppress(zlib.error):
             start = zlib.decompressobj(31).decompress(start, 1 << 12)
     if start.startswith(_ARC_MAGIC):
@@ -109,7 +113,7 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
 
 
 def _not_a_warc(start: bytes) -> str:
-    """Return what a file that begins with `start` is, in place of a WARC file."""
+    """Return why a file that begins with `start` is not a WARC file."""
     if _HTML.match(start):
         return "not a WARC file but a web page, such as the error page of a server"
     return f"not a WARC file, since it begins with {start[:20]!r}"
@@ -118,19 +122,17 @@ def _not_a_warc(start: bytes) -> str:
 def _captures(
     file: BinaryIO, size: int, is_gzip: bool, has_lf_heads: bool
 ) -> Iterator[Capture | Broken]:
-    """A response is yielded once the next record, or the end of the file, shows where it ends.
-    FastWARC gives all records of a gzip member the offset of the member, or in the first one
-    those of its reads."""
-    waiting: Callable[[int], Capture | Broken] | None = None
+    """Yield the captures of a WARC file, each when the next record shows where it ends."""
+    waiting: Callable[[int], Capture] | None = None
     kinds: list[str] = []
-    at, problem = -1, ""
+    at = -1
+    problem = ""
     try:
         # In its quirks mode, FastWARC also skips damage, so only files that need it get it.
         for record in ArchiveIterator(file, parse_http=False, quirks_mode=has_lf_heads):
-            before, at = at, record.stream_pos
-            if is_gzip and (
-                at == before or (len(kinds) == 1 and not _begins(file, at, _GZIP_MAGIC))
-            ):
+            last_at = at
+            at = record.stream_pos
+            if is_gzip and _shares_member(file, last_at, at, num_before=len(kinds)):
                 waiting = None
                 raise BadRecord(f"its gzip member has another record, too: {_CONVERT}")
             if waiting is not None:
@@ -159,25 +161,36 @@ def _captures(
     if problem:
         yield Broken(max(at, 0), problem)
     elif len(kinds) > 1 and not {"response", "resource"}.intersection(kinds):
-        what = ", ".join(sorted(set(kinds)))
+        names = ", ".join(sorted(set(kinds)))
         yield Broken(
             0,
-            f"no response among its records ({what}): WET and WAT files have no pages, their WARC "
+            f"no response among its records ({names}): WET and WAT files have no pages, their WARC "
             f"files do",
         )
 
 
+def _shares_member(file: BinaryIO, last_at: int, at: int, num_before: int) -> bool:
+    """Return whether the record at `at` is in the gzip member of the record before it.
+
+    FastWARC gives all records of a member the offset of the member; in a file's first member, the
+    offsets of its reads.
+    """
+    if at == last_at:
+        return True
+    return num_before == 1 and not _begins(file, at, _GZIP_MAGIC)
+
+
 def _begins(file: BinaryIO, at: int, magic: bytes) -> bool:
-    """Whether the bytes at `at` are `magic`."""
-    here = file.tell()
+    """Return whether the bytes at `at` are `magic`; the file's position stays."""
+    position = file.tell()
     file.seek(at)
-    found = file.read(len(magic))
-    file.seek(here)
-    return found == magic
+    start = file.read(len(magic))
+    file.seek(position)
+    return start == magic
 
 
 def _is_apart(file: BinaryIO, at: int, length: int) -> bool:
-    """Whether the record at `at`, of so many bytes of content, ends as its head says."""
+    """Return whether the record at `at` ends after `length` bytes of content, as it declares."""
     file.seek(at)
     head_end = _HEAD_END.search(file.read(1 << 17))
     if head_end is None:
@@ -187,7 +200,7 @@ def _is_apart(file: BinaryIO, at: int, length: int) -> bool:
 
 
 def _is_complete(file: BinaryIO, at: int) -> bool:
-    """Whether all gzip members from `at` on are complete."""
+    """Return whether all gzip members from `at` on are complete."""
     file.seek(at)
     try:
         with gzip.GzipFile(fileobj=file) as members:
@@ -210,15 +223,30 @@ def _capture(at: int, url: str, date: int, block: bytes, end: int) -> Capture:
     """Return the capture of a response at `at` whose record ends before `end`."""
     try:
         status, headers, _ = split_response(block)
-    except BadMessage:  # one of HTTP/0.9, or of another protocol: whoever reads it sees why
-        return Capture(url, date, 0, None, None, at, end - at)
-    location = absolute(url, header(headers, "location")) if status in REDIRECTS else None
-    return Capture(url, date, status, location, content_type_of(headers), at, end - at)
+    except BadMessage:
+        # It is of HTTP/0.9 or another protocol. `read_record` gives the reason.
+        return Capture(
+            url, date, status=0, location=None, content_type=None, offset=at, length=end - at
+        )
+    location = None
+    if status in REDIRECTS:
+        location = absolute(url, header(headers, "location"))
+    return Capture(
+        url=url,
+        date=date,
+        status=status,
+        location=location,
+        content_type=content_type_of(headers),
+        offset=at,
+        length=end - at,
+    )
 
 
 def absolute(url: str, location: str | None) -> str | None:
-    """The target of the Location header of the response to `url`; None if that is not a URL."""
+    """Return the target of a response's Location header, absolute; None if it is not a URL."""
+    if not location:
+        return None
     try:
-        return redirected(url, location) if location else None
+        return redirected(url, location)
     except ValueError:
         return None

@@ -1,5 +1,4 @@
-"""Files of lines, plain or compressed, read as a stream; damaged files are read up to the
-damaged piece.
+"""Files of lines, plain or compressed, read as a stream up to the first damaged piece.
 
 Lines come in blocks of some megabytes: parsing is fast with many lines at a time, and memory limits
 their number.
@@ -30,10 +29,13 @@ class Block(NamedTuple):
 
 
 def is_utf16(data: bytes) -> bool:
-    """Whether text begins as UTF-16: with its mark, or with a zero in every other byte."""
-    begin = data[:64]
-    wide = len(begin) >= 4 and (not any(begin[1::2]) or not any(begin[0::2])) and any(begin)
-    return begin.startswith((b"\xff\xfe", b"\xfe\xff")) or wide
+    """Return whether text begins as UTF-16: with its mark, or with a zero in every other byte."""
+    start = data[:64]
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    if len(start) < 4 or not any(start):
+        return False
+    return not any(start[1::2]) or not any(start[0::2])
 
 
 class LineReader:
@@ -49,37 +51,50 @@ class LineReader:
     """
 
     def __init__(self, file: IO[bytes], block_bytes: int = BLOCK_BYTES):
-        self.source, self._block_bytes = Decompressed(file), block_bytes
+        self.source = Decompressed(file)
         self.overlong: list[int] = []
         self.ends_within_line = False
+        self._block_bytes = block_bytes
 
     def __iter__(self) -> Iterator[Block]:
-        file, line = io.BufferedReader(self.source, _PIECE_BYTES), 1
+        file = io.BufferedReader(self.source, _PIECE_BYTES)
+        line_number = 1
         while data := file.read(self._block_bytes):
-            data += b"" if data.endswith(b"\n") else file.readline(MAX_LINE_BYTES)
-            without_end = not data.endswith(b"\n")
-            too_long = without_end and bool(file.peek(1))
-            if too_long or (
-                without_end and self.source.broken is not None and not data.endswith(b"}")
-            ):
+            if not data.endswith(b"\n"):
+                data += file.readline(MAX_LINE_BYTES)
+            lacks_end = not data.endswith(b"\n")
+            is_overlong = lacks_end and bool(file.peek(1))
+            is_cut = lacks_end and self.source.broken is not None and not data.endswith(b"}")
+            if is_overlong or is_cut:
+                # Keep the complete lines before it.
                 data = data[: data.rfind(b"\n") + 1]
             else:
-                self.ends_within_line = without_end
+                self.ends_within_line = lacks_end
             if data:
-                yield Block(data.removesuffix(b"\n"), line)
-            line += data.count(b"\n")
-            if too_long:
-                self.overlong.append(line)
-                line += 1
-                while (rest := file.readline(_PIECE_BYTES)) and not rest.endswith(b"\n"):
-                    pass
+                yield Block(data.removesuffix(b"\n"), line_number)
+            line_number += data.count(b"\n")
+            if is_overlong:
+                self.overlong.append(line_number)
+                line_number += 1
+                _skip_line(file)
 
 
-# Compressed bytes decoded at a time: a decoder that meets damage loses what it had of its piece.
-# After a piece that gives more than a megabyte (runs of zeros, in damaged dumps) the next are
-# smaller, since all of it comes at once.
+def _skip_line(file: io.BufferedReader) -> None:
+    """Read up to the end of the current line."""
+    while (piece := file.readline(_PIECE_BYTES)) and not piece.endswith(b"\n"):
+        pass
+
+
+# Compressed bytes that are decoded at a time. A decoder that meets damage loses the output of the
+# complete call, so calls are small.
 _READ_BYTES = 4 << 10
+
+# Decoded bytes at a time. After a call that gives more (runs of zeros, in damaged dumps), the next
+# calls decode less, since all of the output comes at once.
 _PIECE_BYTES = 1 << 20
+
+# The monthly dumps are written with `--long=31`, so readers must allow windows of 2 GiB.
+_ZSTD_WINDOW = 2**31
 
 _ERRORS = (lzma.LZMAError, zlib.error, OSError, EOFError)
 
@@ -92,8 +107,7 @@ class _ZstdDecoder:
         import zstandard
 
         self._error = zstandard.ZstdError
-        # The monthly dumps are written with `--long=31`, so readers must allow windows of 2 GiB.
-        decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
         self._decoder = decompressor.decompressobj(write_size=_PIECE_BYTES)
 
     def decompress(self, data: bytes) -> bytes:
@@ -114,16 +128,32 @@ class _ZstdDecoder:
         return self._decoder.unused_data
 
 
+class _Format(NamedTuple):
+    """A form of compression.
+
+    Attributes:
+      name: the ending of its files.
+      magic: the first bytes of each frame.
+      padding: bytes that may follow a frame.
+      new_decoder: makes a decoder of one frame.
+    """
+
+    name: str
+    magic: bytes
+    padding: bytes
+    new_decoder: Callable[[], Any]
+
+
 # In xz and gzip, zeros may follow a stream as padding.
-_FORMATS: list[tuple[str, bytes, bytes, Callable[[], Any]]] = [
-    ("zst", b"\x28\xb5\x2f\xfd", b"", _ZstdDecoder),
-    ("xz", b"\xfd7zXZ\x00", b"\x00", lzma.LZMADecompressor),
-    ("bz2", b"BZh", b"", bz2.BZ2Decompressor),
-    ("gz", b"\x1f\x8b", b"\x00", lambda: zlib.decompressobj(31)),
-]
-_SKIPPABLE = tuple(
-    bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16)
-)  # zstd frames without data
+_FORMATS = (
+    _Format("zst", b"\x28\xb5\x2f\xfd", b"", _ZstdDecoder),
+    _Format("xz", b"\xfd7zXZ\x00", b"\x00", lzma.LZMADecompressor),
+    _Format("bz2", b"BZh", b"", bz2.BZ2Decompressor),
+    _Format("gz", b"\x1f\x8b", b"\x00", lambda: zlib.decompressobj(31)),
+)
+
+# The first bytes of zstd's frames without data (RFC 8878, 3.1.2).
+_SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))
 
 
 class Decompressed(io.RawIOBase):
@@ -139,10 +169,13 @@ class Decompressed(io.RawIOBase):
     """
 
     def __init__(self, file: IO[bytes], *, strict: bool = False):
-        self._file, self._strict, self._step = file, strict, _READ_BYTES
         self.bytes_read = 0
         self.broken: str | None = None
-        self._pieces, self._ready = self._decoded(), memoryview(b"")
+        self._file = file
+        self._strict = strict
+        self._read_bytes = _READ_BYTES
+        self._pieces = self._decoded()
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -153,43 +186,45 @@ class Decompressed(io.RawIOBase):
             if self._strict and self.broken is not None:
                 raise EOFError(self.broken)
         size = min(len(buffer), len(self._ready))
-        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
         return size
 
     def _decoded(self) -> Iterator[bytes]:
-        head = self._read(6)
-        for name, magic, padding, new in _FORMATS:
-            if head.startswith(magic) or (name == "zst" and head.startswith(_SKIPPABLE)):
-                yield from self._frames(head, name, padding, new)
+        start = self._read(6)
+        for kind in _FORMATS:
+            is_skippable = kind.name == "zst" and start.startswith(_SKIPPABLE)
+            if is_skippable or start.startswith(kind.magic):
+                yield from self._frames(start, kind)
                 return
-        while head:
-            yield head
-            head = self._read(_PIECE_BYTES)
+        while start:
+            yield start
+            start = self._read(_PIECE_BYTES)
 
-    def _frames(
-        self, data: bytes, name: str, padding: bytes, new: Callable[[], Any]
-    ) -> Iterator[bytes]:
-        """All frames, one after the other; `data` is read but not decoded yet."""
-        decoder = new()
+    def _frames(self, data: bytes, kind: _Format) -> Iterator[bytes]:
+        """Yield the content of all frames; `data` is read but not decoded yet."""
+        decoder = kind.new_decoder()
         while data:
             try:
                 piece = decoder.decompress(data)
             except _ERRORS as error:
-                self.broken = (
-                    f"{name}: {error}, at byte {self.bytes_read - len(data):,} or soon after"
-                )
+                start = self.bytes_read - len(data)
+                self.broken = f"{kind.name}: {error}, at byte {start:,} or soon after"
                 return
             if piece:
                 yield piece
-                self._step = min(max(self._step * _PIECE_BYTES // len(piece), 64), _READ_BYTES)
-            ended, data = decoder.eof, decoder.unused_data.lstrip(padding) if decoder.eof else b""
-            while not data and (data := self._read(self._step)) and ended:
-                data = data.lstrip(padding)
-            if ended:
-                decoder = new()
+                scaled = self._read_bytes * _PIECE_BYTES // len(piece)
+                self._read_bytes = min(max(scaled, 64), _READ_BYTES)
+            has_ended = decoder.eof
+            data = decoder.unused_data.lstrip(kind.padding) if has_ended else b""
+            while not data and (data := self._read(self._read_bytes)) and has_ended:
+                data = data.lstrip(kind.padding)
+            if has_ended:
+                decoder = kind.new_decoder()
             elif not data:
                 self.broken = (
-                    f"{name}: the file ends at byte {self.bytes_read:,}, in the middle of its data"
+                    f"{kind.name}: the file ends at byte {self.bytes_read:,}, in the middle of its "
+                    "data"
                 )
 
     def _read(self, size: int) -> bytes:

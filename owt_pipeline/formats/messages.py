@@ -1,7 +1,7 @@
 """HTTP/1.x responses as bytes: the head is parsed leniently, the body is decoded up to a limit.
 
-Servers and crawlers of twenty years wrote these bytes: lines may end in LF alone, a header may lack
-its colon, and a body may not be encoded as its header says.
+Servers and crawlers of twenty years wrote these bytes. Lines may end in LF without CR, a header may
+lack its colon, and a body may have another encoding than its header declares.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_ENCODINGS = 5
 """Most nested encodings of a body, as in curl: pages have one, and thousands are an attack on
 the decoder."""
 
-# Of Latin-1's blanks only those of ASCII: A0 and 85 may end a character in UTF-8.
+# Header values are decoded as Latin-1. Its other blanks, A0 and 85, may end a character in UTF-8.
 _BLANKS = " \t\r\v\f"
 
 _STATUS_LINE = re.compile(rb"(?:HTTP(?:/\d(?:\.\d)?)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
@@ -57,10 +57,10 @@ class TooLarge(_InPart):
 
 
 def split_response(block: bytes) -> tuple[int, Headers, bytes]:
-    """(status code, headers, body as sent) of an HTTP response; raises BadMessage without a
-    status line.
+    """Return (status code, headers, body as sent) of an HTTP response.
 
-    Responses of status 1xx that come before the final one are skipped.
+    Responses of status 1xx that come before the final one are skipped. Raises BadMessage without a
+    status line.
     """
     head, body = _split_head(block)
     _, status, headers = parse_head(head)
@@ -73,68 +73,85 @@ def split_response(block: bytes) -> tuple[int, Headers, bytes]:
 
 
 def parse_head(head: bytes) -> tuple[str, int, Headers]:
-    """(status line, status code, headers) of a head without its empty line; raises BadMessage
-    without a status line."""
-    first, _, rest = head.partition(b"\n")
-    first = first.rstrip(b"\r")
-    match = _STATUS_LINE.match(first)
+    """Return (status line, status code, headers) of a head without its empty line.
+
+    Raises BadMessage without a status line.
+    """
+    status_line, _, header_lines = head.partition(b"\n")
+    status_line = status_line.rstrip(b"\r")
+    match = _STATUS_LINE.match(status_line)
     if match is None:
-        raise BadMessage(f"no HTTP status line but {first[:60]!r}")
+        raise BadMessage(f"no HTTP status line but {status_line[:60]!r}")
     headers: Headers = []
-    for line in rest.decode("latin-1").split("\n"):
+    for line in header_lines.decode("latin-1").split("\n"):
         name, colon, value = line.partition(":")
-        if line[:1] in (" ", "\t") and headers:  # a folded header continues
-            headers[-1] = (headers[-1][0], f"{headers[-1][1]} {line.strip(_BLANKS)}")
+        if line[:1] in (" ", "\t") and headers:
+            # A folded header continues.
+            last_name, last_value = headers[-1]
+            headers[-1] = (last_name, f"{last_value} {line.strip(_BLANKS)}")
         elif colon:
             headers.append((name.strip(_BLANKS), value.strip(_BLANKS)))
-    return first.decode("latin-1").rstrip(), int(match[1]), headers
+    return status_line.decode("latin-1").rstrip(), int(match[1]), headers
 
 
 def header(headers: Iterable[tuple[str, str]], name: str) -> str | None:
-    """The last value of the header `name` (lower case); None if there is none."""
-    found = None
+    """Return the last value of the header `name` (lower case); None if there is none."""
+    last_value = None
     for key, value in headers:
         if key.lower() == name:
-            found = value
-    return found
+            last_value = value
+    return last_value
 
 
 def charset_of(content_type: str | None) -> str | None:
-    """The charset that a Content-Type header declares, in lower case, otherwise as written.
+    """Return the charset that a Content-Type header declares, in lower case, otherwise as written.
 
-    In a list of types, it is that of the last type, or of the same type before it (Fetch standard,
-    3.4).
+    In a list of types, the last type counts. It inherits the charset of the same type before it
+    (Fetch standard, 3.4).
     """
-    charset, media_type = None, None
+    charset = None
+    media_type = None
     for part in _TYPES.findall(content_type or ""):
-        found = _media_type(part)
+        part_type = _media_type(part)
         match = _CHARSET.search(part)
-        if found != media_type and (found or not media_type):
-            charset, media_type = None, found
-        if match and found == media_type:
+        if part_type != media_type and (part_type or not media_type):
+            charset = None
+            media_type = part_type
+        if match and part_type == media_type:
             charset = match[1].lower()
     return charset
 
 
 def content_type_of(headers: Iterable[tuple[str, str]]) -> str | None:
-    """The Content-Type header, several of them as a list; None if there is none."""
-    found = [value for name, value in headers if name.lower() == "content-type"]
-    return ", ".join(found) if found else None
+    """Return the Content-Type header, several of them as a list; None if there is none."""
+    values = [value for name, value in headers if name.lower() == "content-type"]
+    return ", ".join(values) if values else None
 
 
 @lru_cache(1 << 10)
 def media_type_of(content_type: str | None) -> str | None:
-    """The last of the media types in a Content-Type header, in lower case; None if it names none.
+    """Return the last media type in a Content-Type header, in lower case; None if it has none.
 
-    As in browsers, what is no type ("html", "text/html charset=utf-8") and types that say nothing
-    ("*/*") do not count.
+    As in browsers, values that are not a type ("html", "text/html charset=utf-8") and types without
+    a meaning ("*/*") do not count.
     """
-    return next(filter(None, map(_media_type, reversed(_TYPES.findall(content_type or "")))), None)
+    for part in reversed(_TYPES.findall(content_type or "")):
+        media_type = _media_type(part)
+        if media_type is not None:
+            return media_type
+    return None
 
 
 def _media_type(part: str) -> str | None:
-    found = part.partition(";")[0].strip().lower()
-    return found if _MEDIA_TYPE.fullmatch(found) and found not in _UNKNOWN_TYPES else None
+    name = part.partition(";")[0].strip().lower()
+    if name in _UNKNOWN_TYPES or not _MEDIA_TYPE.fullmatch(name):
+        return None
+    return name
+
+
+def is_html(content_type: str) -> bool:
+    """Return whether a Content-Type header names HTML, or no type: then the body decides."""
+    return (media_type_of(content_type) or _HTML_TYPES[0]) in _HTML_TYPES
 
 
 def decode_body(
@@ -142,13 +159,14 @@ def decode_body(
 ) -> bytes:
     """Return the body without its transfer and content encoding.
 
-    A body that is not encoded as its headers say is returned unchanged, unless `strictly`: many
-    crawlers store the decoded body with the headers of the encoded one. Raises CutOff if the
+    A body with another encoding than its headers declare is returned unchanged, unless `strictly`:
+    many crawlers store the decoded body with the headers of the encoded one. Raises CutOff if the
     encoded body is incomplete, BadMessage if it is damaged, TooLarge if it decodes to more than
     `limit` bytes.
     """
     headers = list(headers)
-    if (header(headers, "transfer-encoding") or "").rpartition(",")[2].strip().lower() == "chunked":
+    transfer_codings = header(headers, "transfer-encoding") or ""
+    if transfer_codings.rpartition(",")[2].strip().lower() == "chunked":
         body = _dechunk(body, header(headers, "content-length"))
     codings = content_codings(headers)
     try:
@@ -162,11 +180,11 @@ def decode_body(
 def content_codings(headers: Iterable[tuple[str, str]]) -> list[str]:
     """Return the names of a body's content codings, in lower case and the outermost first.
 
-    Names of no coding, such as `utf-8`, `none` or `text/html`, do not count: servers send them
-    with a body as it is, and browsers read it so.
+    Unknown names, such as `utf-8`, `none` or `text/html`, do not count: servers send them with a
+    body as it is, and browsers read it so.
     """
     fields = [value for name, value in headers if name.lower() == "content-encoding"]
-    names = [part.strip(" \t\"'").lower() for part in ",".join(fields).split(",")]
+    names = [name.strip(" \t\"'").lower() for name in ",".join(fields).split(",")]
     return [name for name in reversed(names) if name in _DECODERS]
 
 
@@ -174,22 +192,16 @@ def _decoded(body: bytes, codings: list[str], limit: int) -> bytes:
     if len(codings) > MAX_ENCODINGS:
         raise BadMessage(f"{len(codings):,} encodings within each other, more than {MAX_ENCODINGS}")
     decoders = [_DECODERS[name] for name in codings]
-    for place, decoder in enumerate(decoders):
+    for position, decoder in enumerate(decoders):
+        if not body:
+            return body
         try:
-            body = decoder(body, limit) if body else body
+            body = decoder(body, limit)
         except BadMessage:
-            # Some servers name twice what they have applied once.
-            if decoder not in decoders[:place]:
+            # Some servers apply a coding once and name it twice.
+            if decoder not in decoders[:position]:
                 raise
     return body
-
-
-# The decoders import their libraries when they are called: the functions of the library read pages
-# that are decoded already, and are installed without them.
-
-
-def _damaged(error: Exception) -> BadMessage:
-    return BadMessage(f"the encoded body is damaged: {error}")
 
 
 def _within(body: bytes, limit: int) -> bytes:
@@ -198,34 +210,55 @@ def _within(body: bytes, limit: int) -> bytes:
     return body
 
 
+# The decoders import their libraries when they are called: the functions of the library get pages
+# that are decoded already, and are installed without brotli and ISA-L.
+
+
+def _damaged(error: Exception) -> BadMessage:
+    return BadMessage(f"the encoded body is damaged: {error}")
+
+
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """One or more members of gzip; junk or padding after them is ignored, as in browsers."""
-    body, at = bytearray(), 0
+    """Return the content of one or more gzip members.
+
+    Junk or padding after them is ignored, as in browsers.
+    """
+    body = bytearray()
+    at = 0
     while not at or data.startswith(_GZIP_MAGIC, at):
-        at = _inflate(data, at, body, limit, 31)
+        at = _inflate(data, at, body, limit, _GZIP_WBITS)
     return bytes(body)
 
 
 def _undeflate(data: bytes, limit: int) -> bytes:
-    """`deflate` is a zlib stream by the standard, but often a bare deflate stream in practice
-    (RFC 9110, 8.4.1.2).
+    """Return the content of a body with the coding `deflate`.
 
-    Some servers send gzip under this name. A deflate stream cannot begin like gzip.
+    By the standard it is a zlib stream, in practice often a bare deflate stream (RFC 9110,
+    8.4.1.2), and some servers send gzip. A deflate stream cannot begin like gzip.
     """
     if data.startswith(_GZIP_MAGIC):
         return _gunzip(data, limit)
-    is_zlib = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
     body = bytearray()
-    _inflate(data, 0, body, limit, 15 if is_zlib else -15)
+    _inflate(data, 0, body, limit, _ZLIB_WBITS if _is_zlib(data) else _DEFLATE_WBITS)
     return bytes(body)
 
 
-def _inflate(data: bytes, at: int, body: bytearray, limit: int, form: int) -> int:
-    """Append the stream that begins at `at` to `body`, by zlib's `wbits` for its form; returns
-    its end."""
+def _is_zlib(data: bytes) -> bool:
+    """Return whether data begins with the two bytes of a zlib stream (RFC 1950, 2.2)."""
+    if len(data) < 2:
+        return False
+    is_deflate = data[0] & 0x0F == 8
+    return is_deflate and (data[0] << 8 | data[1]) % 31 == 0
+
+
+def _inflate(data: bytes, at: int, body: bytearray, limit: int, wbits: int) -> int:
+    """Append the content of the stream that begins at `at` to `body`; return its end.
+
+    `wbits` is zlib's number for the form of the stream.
+    """
     from isal import isal_zlib
 
-    stream = isal_zlib.decompressobj(form)
+    stream = isal_zlib.decompressobj(wbits)
     while at < len(data):
         piece = data[at : at + _PIECE_BYTES]
         try:
@@ -243,13 +276,15 @@ def _inflate(data: bytes, at: int, body: bytearray, limit: int, form: int) -> in
 def _unbrotli(data: bytes, limit: int) -> bytes:
     import brotli
 
-    stream, body = brotli.Decompressor(), b""
+    stream = brotli.Decompressor()
+    body = b""
     while len(body) <= limit:
         try:
             piece = stream.process(data, output_buffer_limit=limit + 1 - len(body))
         except brotli.error as error:
             raise _damaged(error) from error
-        body, data = body + piece, b""
+        body += piece
+        data = b""
         if stream.is_finished():
             break
         if not piece and stream.can_accept_more_data():
@@ -270,11 +305,11 @@ def _unzstd_frames(data: bytes, limit: int) -> bytes:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    with decompressor.stream_reader(
-        data, read_across_frames=True
-    ) as reader:  # does not notice a missing end
+    with decompressor.stream_reader(data, read_across_frames=True) as reader:
         body = _within(reader.read(limit + 1), limit)
-    stream, at = decompressor.decompressobj(), 0
+    # The reader does not notice a missing end, so the frames are decoded once more.
+    stream = decompressor.decompressobj()
+    at = 0
     while at < len(data):
         if stream.eof:
             stream = decompressor.decompressobj()
@@ -295,14 +330,22 @@ _DECODERS = {
 }
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 _GZIP_MAGIC = b"\x1f\x8b"
-# each member of gzip or zstd copies what follows it in its piece, and there may be a million
-_PIECE_BYTES = 4096
-_ZSTD_WINDOW = 8 << 20  # the largest that servers may use (RFC 9659)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+# The forms of a stream, as zlib numbers them.
+_GZIP_WBITS = 31
+_ZLIB_WBITS = 15
+_DEFLATE_WBITS = -15
+
+# Each member of gzip or zstd copies the rest of its piece, and a body may have a million members.
+_PIECE_BYTES = 4096
+
+# The largest window that servers may use (RFC 9659).
+_ZSTD_WINDOW = 8 << 20
 
 
 def _split_head(block: bytes) -> tuple[bytes, bytes]:
-    """The head and the body, split at the first empty line."""
+    """Return the head and the body, split at the first empty line."""
     at = 0
     while at < MAX_HEAD_BYTES:
         end = block.find(b"\n", at)
@@ -317,42 +360,45 @@ def _split_head(block: bytes) -> tuple[bytes, bytes]:
 def _dechunk(body: bytes, content_length: str | None) -> bytes:
     """Return the body of `Transfer-Encoding: chunked`; unchanged if it is not chunked after all.
 
-    Many crawlers store the body without its chunks, but with this header. Then its first line may
-    still look like a chunk's length: what follows shows that it is none.
+    Many crawlers store the body without its chunks, but with this header. Its first line may still
+    look like a chunk's length; then the bytes after it show that it is part of the text.
     """
     # A crawler that stores the body without chunks may have put its length there.
     is_length_of_body = (content_length or "").strip() == str(len(body))
     pieces: list[bytes] = []
     at = 0
     while True:
-        end = body.find(b"\n", at)
-        size_text = body[at:end].split(b";")[0].strip() if end >= 0 else b""
+        line_end = body.find(b"\n", at)
+        size_text = body[at : max(line_end, at)].split(b";")[0].strip()
         if not _CHUNK_SIZE.fullmatch(size_text):
             if not pieces or is_length_of_body:
                 return body
             raise BadMessage("a chunk of the body has no length")
         size = int(size_text, 16)
+        start = line_end + 1
         if size == 0:
-            return b"".join(pieces) if pieces or _ends_chunks(body[end + 1 :]) else body
-        piece = body[end + 1 : end + 1 + size]
+            is_chunked = pieces or _ends_chunks(body[start:])
+            return b"".join(pieces) if is_chunked else body
+        piece = body[start : start + size]
         if len(piece) < size:
-            if is_length_of_body or (not pieces and body[end - 1 : end] != b"\r"):
+            has_lf_line = body[line_end - 1 : line_end] != b"\r"
+            if is_length_of_body or (not pieces and has_lf_line):
                 return body
             raise CutOff("the last chunk of the body breaks off", b"".join([*pieces, piece]))
-        at = end + 1 + size
-        line_end = body[at : at + 2]
-        if not pieces and line_end and line_end != b"\r\n" and line_end[:1] != b"\n":
+        at = start + size
+        separator = body[at : at + 2]
+        if not pieces and separator and separator != b"\r\n" and separator[:1] != b"\n":
             return body
         pieces.append(piece)
-        at += 2 if line_end == b"\r\n" else 1
+        at += 2 if separator == b"\r\n" else 1
 
 
-def _ends_chunks(rest: bytes) -> bool:
-    """Return whether this may follow the length of the last chunk: trailers and empty lines.
+def _ends_chunks(trailer: bytes) -> bool:
+    """Return whether bytes may follow the length of the last chunk: trailers and empty lines.
 
     Some servers send the last chunk of an empty body twice.
     """
-    return all(b":" in line or line.strip() in (b"", b"0") for line in rest.split(b"\n"))
+    return all(b":" in line or line.strip() in (b"", b"0") for line in trailer.split(b"\n"))
 
 
 def _looks_encoded(body: bytes, coding: str) -> bool:
@@ -361,8 +407,3 @@ def _looks_encoded(body: bytes, coding: str) -> bool:
     if coding == "zstd":
         return body.startswith(_ZSTD_MAGIC)
     return body.lstrip()[:1] != b"<"
-
-
-def is_html(content_type: str) -> bool:
-    """Whether a Content-Type header names HTML, or no type: then the body decides."""
-    return (media_type_of(content_type) or _HTML_TYPES[0]) in _HTML_TYPES

@@ -1,5 +1,6 @@
-"""The records of JSON Lines, Parquet, CSV and plain text files, one at a time: for import,
-tables of links, evaluation sets and near-duplicates.
+"""The records of JSON Lines, Parquet, CSV and plain text files, one at a time.
+
+Import, tables of links, evaluation sets and near-duplicates read them.
 
 A JSON text may have what the standard does not allow but programs write: half of a surrogate pair,
 which becomes a question mark, NaN and Infinity. Dates of Parquet become strings, since Python has
@@ -11,7 +12,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
-import itertools
 import json
 import os
 import re
@@ -28,6 +28,7 @@ from owt_pipeline.formats.batches import strings_of
 from owt_pipeline.formats.delimited import DelimitedTable
 from owt_pipeline.formats.lines import Decompressed, is_utf16
 from owt_pipeline.formats.parquet import parquet_rows
+from owt_pipeline.formats.plain_text import articles, paragraphs
 from owt_pipeline.storage.folder import (
     describe_source,
     each_once,
@@ -51,10 +52,11 @@ _EXTENSIONS = {
 SPLITS = ("file", "blank_lines", "wikitext", "lines")
 """How a plain text file is split: not at all, at blank lines, into the articles of WikiText, or
 at every line end."""
+
 _COMPRESSED = ("gz", "zst", "xz", "bz2")
-_TITLE = re.compile(
-    rb" = (?!=)[^\n]*(?<!=) = \r?\n?"
-)  # an article's title; " = = Career = = " is a section's
+
+# Lines that are too long are skipped in pieces of this size.
+_SKIPPED_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -76,57 +78,72 @@ class Record:
 
 
 def known_format(path: str) -> str | None:
-    """`jsonl`, `parquet`, `csv` or `text`, by the file's extension; None for an unknown one."""
+    """Return `jsonl`, `parquet`, `csv` or `text`, by the file's extension; None if unknown."""
     parts = path.rpartition("/")[2].lower().split(".")
     if parts[-1] in _COMPRESSED:
         parts.pop()
-    return _EXTENSIONS.get(parts[-1]) if parts else None
+    return _EXTENSIONS.get(parts[-1] if parts else "")
 
 
 def format_of(path: str) -> str:
-    """`known_format`; raises UserError for an unknown extension."""
+    """Return `known_format`; raise UserError for an unknown extension."""
     kind = known_format(path)
     if kind is None:
-        known = ", ".join(f".{name}" for name in _EXTENSIONS)
-        raise UserError(f"{path}: unknown extension; use one of {known} (owt import: or --format)")
+        names = ", ".join(f".{name}" for name in _EXTENSIONS)
+        raise UserError(f"{path}: unknown extension; use one of {names} (owt import: or --format)")
     return kind
 
 
 def named_files(
     patterns: tuple[str, ...], what: str, *, by_extension: bool = True, known: Collection[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
-    """The name of each file by its path, and the paths left out; names are relative to the
-    files' common folder, so they are distinct.
+    """Return the name of each file by its path, and the paths that are left out.
 
-    Of a folder, files of unknown extensions are left out, and plain text next to tables, if
-    `by_extension`: in a clone of a dataset repository, that is README.md. `what` is who asks, for
-    errors. Files in `known` count even if they are gone.
+    Names are relative to the files' common folder, so they are distinct.
+
+    Args:
+      patterns: files, folders and globs.
+      what: the name of the option, for errors.
+      by_extension: whether files of a folder are left out if their extension is unknown, or if they
+        are plain text next to tables, as README.md in a clone of a dataset repository.
+      known: files that count even if they are missing.
     """
-    named, left_out = list[str](), set[str]()
+    all_paths: list[str] = []
+    left_out: set[str] = set()
     for pattern in patterns:
-        found = set(expand_globs((pattern,), what, known))
-        is_folder = os.path.isdir(pattern) or (
-            "://" in pattern and "*" not in pattern and found != {pattern}
-        )
-        if by_extension and is_folder:
-            kinds = {path: known_format(path) for path in found}
-            wanted = {"jsonl", "parquet", "csv"} & set(kinds.values()) or {"text"}
-            found = {path for path in found if kinds[path] in wanted} or found
-            left_out |= kinds.keys() - found
-        named += sorted(found)
-    paths = each_once(named, what)
-    if not paths:
+        paths = set(expand_globs((pattern,), what, known))
+        if by_extension and _is_folder(pattern, paths):
+            kinds = {path: known_format(path) for path in paths}
+            tables = {"jsonl", "parquet", "csv"}.intersection(kinds.values())
+            read_kinds = tables or {"text"}
+            paths = {path for path in paths if kinds[path] in read_kinds} or paths
+            left_out |= kinds.keys() - paths
+        all_paths += sorted(paths)
+    distinct_paths = each_once(all_paths, what)
+    if not distinct_paths:
         return {}, []
-    return names_below_common_folder(paths), sorted(left_out - set(paths))
+    names = names_below_common_folder(distinct_paths)
+    return names, sorted(left_out.difference(distinct_paths))
+
+
+def _is_folder(pattern: str, paths: Collection[str]) -> bool:
+    """Return whether a pattern that matches these paths names a folder."""
+    if os.path.isdir(pattern):
+        return True
+    return "://" in pattern and "*" not in pattern and set(paths) != {pattern}
 
 
 def names_below_common_folder(paths: Iterable[str]) -> dict[str, str]:
     """Return the name of each file (path or URI) relative to the folder that all are in."""
-    places = {
-        path: "/" + path if "://" in path else os.path.abspath(path) for path in sorted(paths)
+    absolute = {path: _absolute(path) for path in sorted(paths)}
+    folder = os.path.commonpath([os.path.dirname(path) for path in absolute.values()])
+    return {
+        path: os.path.relpath(absolute_path, folder) for path, absolute_path in absolute.items()
     }
-    folder = os.path.commonpath([os.path.dirname(place) for place in places.values()])
-    return {path: os.path.relpath(place, folder) for path, place in places.items()}
+
+
+def _absolute(path: str) -> str:
+    return "/" + path if "://" in path else os.path.abspath(path)
 
 
 _TRAINING_SPLITS = {"train", "training"}
@@ -184,13 +201,14 @@ def describe_file(
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of a JSON text in UTF-8; raises ValueError if it is none."""
+    """Return the value of a JSON text in UTF-8; raise ValueError for any other text."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         pass
     try:
-        value = json.loads(data.decode())  # takes NaN, Infinity and half of a surrogate pair
+        # Python's parser takes NaN, Infinity and half of a surrogate pair.
+        value = json.loads(data.decode())
         return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except RecursionError as error:
         raise ValueError("too many arrays or objects in each other") from error
@@ -205,7 +223,7 @@ def read_records(
     required: Iterable[str] = (),
     split_text: str = "file",
 ) -> Iterator[Record]:
-    """The records of one file, in order.
+    """Yield the records of one file, in order.
 
     Args:
       path: path or URI.
@@ -219,11 +237,11 @@ def read_records(
         byte.
 
     Raises:
-      UserError: the file cannot be read, is damaged, or is not Parquet although `kind` says so.
+      UserError: the file cannot be read, is damaged, or is not Parquet although `kind` is.
     """
     if kind == "parquet":
-        wanted = None if columns is None else {column.lower() for column in columns}
-        yield from _parquet_records(path, name, wanted, required)
+        chosen = None if columns is None else {column.lower() for column in columns}
+        yield from _parquet_records(path, name, chosen, required)
         return
     with open_decompressed(path) as file:
         if (kind != "text" or split_text == "lines") and is_utf16(file.peek(64)):
@@ -242,15 +260,21 @@ def read_records(
             for number, line in enumerate(lines_of(file), start=1):
                 yield _text_record(line.rstrip(b"\r\n"), f"{name}:{number}", len(line))
         else:
-            yield from _split_records(file, name, split_text == "wikitext")
+            split = articles if split_text == "wikitext" else paragraphs
+            for piece in split(lines_of(file), MAX_RECORD_BYTES):
+                yield _text_record(piece.content, f"{name}:{piece.line}", piece.num_bytes)
 
 
 def texts_of_files(patterns: Sequence[str], text_field: str, what: str) -> Iterator[pa.Array]:
-    """The texts of files (paths, globs or URIs), in arrays of strings of bounded size; null
-    where a text is missing.
+    """Yield the texts of files in bounded arrays of strings, with null for a missing text.
 
-    `text_field` is as in `field_value`, `what` is who asks, for errors. Raises UserError for a file
-    that cannot be read, and for a record without the field, or whose field is no text.
+    Args:
+      patterns: paths, globs or URIs.
+      text_field: a name as in `field_value`.
+      what: the name of the option or function, for errors.
+
+    Raises:
+      UserError: a file cannot be read; a record lacks the field, or its value is not a text.
     """
     return strings_of(_texts_of_records(patterns, text_field, what))
 
@@ -261,23 +285,29 @@ def _texts_of_records(patterns: Sequence[str], text_field: str, what: str) -> It
         for record in read_records(path, path, format_of(path), columns=columns):
             if text_field in record.undecodable:
                 raise UserError(f"{record.where}: not UTF-8 in column {text_field!r}")
-            text = field_value(record.fields or {}, text_field, ...)
-            if not isinstance(text, (str, type(None))):
-                missing = f"no field {text_field!r}; it has {', '.join(record.fields or {})}"
-                wrong = (
-                    missing if text is ... else f"{text_field!r} is {type(text).__name__}, not text"
-                )
-                raise UserError(f"{record.where}: {record.problem or wrong}")
-            yield text
+            fields = record.fields or {}
+            text = field_value(fields, text_field, ...)
+            if text is None or isinstance(text, str):
+                yield text
+                continue
+            if record.problem is not None:
+                problem = record.problem
+            elif text is ...:
+                problem = f"no field {text_field!r}; it has {', '.join(fields)}"
+            else:
+                problem = f"{text_field!r} is {type(text).__name__}, not text"
+            raise UserError(f"{record.where}: {problem}")
 
 
 def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any:
-    """The value of field `name`, or `absent`; `a.b` is field b of field a."""
+    """Return the value of field `name`, or `absent`; `a.b` is field b of field a."""
     if name in fields:
         return fields[name]
-    head, dot, rest = name.partition(".")
-    inner = fields.get(head)
-    return field_value(inner, rest, absent) if dot and isinstance(inner, Mapping) else absent
+    outer_name, dot, inner_name = name.partition(".")
+    inner = fields.get(outer_name)
+    if not dot or not isinstance(inner, Mapping):
+        return absent
+    return field_value(inner, inner_name, absent)
 
 
 def _json_records(file: BinaryIO, path: str, name: str) -> Iterator[Record]:
@@ -306,14 +336,14 @@ def _check_is_json_lines(first_line: bytes, path: str) -> None:
     value: Any = None
     with contextlib.suppress(ValueError):
         value = parse_json(first_line)
-    goes_on = value is None and first_line.endswith((b"[", b"{", b","))
+    is_unfinished = value is None and first_line.endswith((b"[", b"{", b","))
     is_array = isinstance(value, list) and any(isinstance(item, dict) for item in value)
-    if first_line.startswith(b"[") and (is_array or goes_on):
+    if first_line.startswith(b"[") and (is_array or is_unfinished):
         raise UserError(
             f"{path} is a JSON array; expected JSON Lines, an object on each line: convert it "
             f"(jq -c '.[]' {path} > {_named_as_lines(path)})"
         )
-    if first_line.startswith(b"{") and goes_on:
+    if first_line.startswith(b"{") and is_unfinished:
         raise UserError(
             f"{path} is pretty-printed JSON, with objects over several lines; expected JSON Lines, "
             f"an object on each line: convert it (jq -c . {path} > {_named_as_lines(path)})"
@@ -344,17 +374,17 @@ def _csv_records(file: BinaryIO, path: str, name: str, required: Iterable[str]) 
 
 
 def _require(path: str, names: Sequence[str], required: Iterable[str]) -> None:
-    wanted = list(required)
-    if wanted and not any(name.lower() in wanted for name in names):
+    """Raise MissingColumn if a file has none of the required columns."""
+    columns = list(required)
+    if columns and not any(name.lower() in columns for name in names):
         raise MissingColumn(
-            f"{path} has no column {' or '.join(wanted)}; it has {', '.join(names)[:300]}", names
+            f"{path} has no column {' or '.join(columns)}; it has {', '.join(names)[:300]}", names
         )
 
 
 def _kind(value: Any) -> str:
-    return {list: "an array", str: "a string", bool: "true or false", type(None): "null"}.get(
-        type(value), "a number"
-    )
+    names = {list: "an array", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
 
 
 def json_text_of(line: bytes) -> bytes:
@@ -365,36 +395,11 @@ def json_text_of(line: bytes) -> bytes:
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
     """Yield the file's lines; a line over MAX_RECORD_BYTES is cut there and its rest skipped."""
     while line := file.readline(MAX_RECORD_BYTES + 1):
-        rest = line
-        while len(rest) > 1 << 20 and not rest.endswith(b"\n"):
-            rest = file.readline(1 << 24)
+        piece = line
+        # A short piece without an end is the end of the file.
+        while len(piece) > 1 << 20 and not piece.endswith(b"\n"):
+            piece = file.readline(_SKIPPED_BYTES)
         yield line
-
-
-def _split_records(file: BinaryIO, name: str, wikitext: bool) -> Iterator[Record]:
-    """Paragraphs separated by blank lines, or WikiText articles; the first article includes the
-    blank line before its title. In a file without blank lines, a title alone starts an article."""
-    waiting: list[bytes] = []
-    start = size = 0
-    has_text, after_blank, seen_blank = False, True, False
-    for number, line in enumerate(itertools.chain(lines_of(file), [b""]), start=1):
-        blank = not line.strip()
-        is_title = (
-            wikitext and (after_blank or not seen_blank) and has_text and _TITLE.fullmatch(line)
-        )
-        if waiting and (is_title or not line or (blank and not wikitext)):
-            content = b"".join(waiting)
-            yield _text_record(
-                content if wikitext else content.strip(b"\n"), f"{name}:{start}", size
-            )
-            waiting, size, has_text = [], 0, False
-        if wikitext or not blank:
-            start = start if waiting else number
-            size += len(line)
-            if size <= MAX_RECORD_BYTES + 1 or not waiting:  # a larger record is rejected anyway
-                waiting.append(line)
-            has_text = has_text or not blank
-        after_blank, seen_blank = blank, seen_blank or blank
 
 
 def _text_record(content: bytes, where: str, size: int) -> Record:
@@ -416,9 +421,9 @@ def _parquet_records(
             _require(path, names, required)
             present = [column for column in names if columns is None or column.lower() in columns]
             if not present:
-                wanted = ", ".join(sorted(columns or ()))
+                chosen = ", ".join(sorted(columns or ()))
                 raise UserError(
-                    f"{path} has none of the columns {wanted}; it has {', '.join(names)}"
+                    f"{path} has none of the columns {chosen}; it has {', '.join(names)}"
                 )
             rows = parquet_rows(source, file, present)
             for number, (fields, undecodable) in enumerate(rows, start=1):
@@ -429,10 +434,10 @@ def _parquet_records(
 
 @contextlib.contextmanager
 def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
-    """The content of a plain, gzip, bzip2, xz or zstd file (path or URI), read in pieces.
+    """Open a plain, gzip, bzip2, xz or zstd file (path or URI) as its content, read in pieces.
 
-    Raises UserError naming the file if it is damaged or cut short: users can repair their own
-    files, so import does not continue without the end, as collect does for dumps.
+    Raises UserError, which names the file, if it is damaged or cut short: users can repair their
+    own files, so import does not continue without the end, as collect does for dumps.
     """
     with open_source(path) as source:
         if not source.size() and path.lower().rpartition(".")[2] in _COMPRESSED:

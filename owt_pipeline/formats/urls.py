@@ -35,6 +35,7 @@ import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from urllib.parse import unquote_to_bytes
@@ -49,17 +50,19 @@ MAX_LENGTH = 8192
 
 
 class BadURL(ValueError):
-    """The URL cannot be parsed, or is neither http nor https; the message says why."""
+    """The URL cannot be parsed, or is neither http nor https; the message is the reason."""
 
 
 def canonical_url(url: str) -> str:
-    """The canonical spelling of a URL, in ASCII; idempotent. Raises BadURL, a ValueError, and no
-    other exception."""
+    """Return the canonical spelling of a URL, in ASCII.
+
+    That of a canonical URL is the URL itself. Raises BadURL, a ValueError, and no other exception.
+    """
     return canonicalize(url)[0]
 
 
 def canonicalize(url: str) -> tuple[str, str]:
-    """(canonical URL, its host without port) of `url`; raises BadURL."""
+    """Return (canonical URL, its host without port) of a URL; raise BadURL."""
     if len(url) > MAX_LENGTH:
         raise BadURL(f"{len(url):,} characters, more than {MAX_LENGTH:,}")
     url = _NEWLINES("", url.strip(SPACE))
@@ -88,60 +91,65 @@ def canonicalize(url: str) -> tuple[str, str]:
 
 
 def canonical_column(urls: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """(canonical URL, its host, why there is neither) of each of `urls`, strings; a null is an
-    empty URL.
+    """Return three columns of strings: canonical URLs, their hosts, and problems.
 
-    Most links are plain: no part of them needs escaping, resolving or removing. As columns, these
-    take an eighth of the time that they take in `canonicalize`, through which all others go.
+    A URL with a problem is bad, and its canonical URL and host are null. A null is an empty URL.
     """
     urls = pc.fill_null(urls, "")
-    plain = pc.and_(
-        pc.match_substring_regex(urls, _PLAIN), pc.less(pc.binary_length(urls), MAX_LENGTH)
+    is_short = pc.less(pc.binary_length(urls), MAX_LENGTH)
+    # Most links are plain: no part of them needs escaping, resolving or removing. As columns, they
+    # take an eighth of the time that they take in `canonicalize`.
+    is_plain = pc.and_(pc.match_substring_regex(urls, _PLAIN), is_short)
+    bare = pc.replace_substring_regex(urls.filter(is_plain), "^https?://(?:www[.])?", "")
+    bare = pc.ascii_rtrim(bare, "/")
+    plain_hosts = pc.list_element(pc.split_pattern(bare, "/", max_splits=1), 0)
+    root_path = pc.if_else(pc.equal(bare, plain_hosts), "/", "")
+    plain_urls = pc.binary_join_element_wise("https://", bare, root_path, "")
+    no_problems = pa.nulls(len(bare), pa.string())
+    is_other = pc.invert(is_plain)
+    others = [_canonical_or_problem(url) for url in urls.filter(is_other).to_pylist()]
+
+    def merged(plain_values: pa.Array, other_values: list[str | None]) -> pa.Array:
+        column = pc.replace_with_mask(pa.nulls(len(urls), pa.string()), is_plain, plain_values)
+        return pc.replace_with_mask(column, is_other, pa.array(other_values, pa.string()))
+
+    return (
+        merged(plain_urls, [canonical for canonical, _, _ in others]),
+        merged(plain_hosts, [host for _, host, _ in others]),
+        merged(no_problems, [problem for _, _, problem in others]),
     )
-    rest = pc.ascii_rtrim(
-        pc.replace_substring_regex(urls.filter(plain), "^https?://(?:www[.])?", ""), "/"
-    )
-    hosts = pc.list_element(pc.split_pattern(rest, "/", max_splits=1), 0)
-    known = pc.binary_join_element_wise(
-        "https://", rest, pc.if_else(pc.equal(rest, hosts), "/", ""), ""
-    )
-    found = [_canonical_or_not(url) for url in urls.filter(pc.invert(plain)).to_pylist()]
-    canonical, host, problem = (
-        pc.replace_with_mask(
-            pc.replace_with_mask(pa.nulls(len(urls), pa.string()), plain, some),
-            pc.invert(plain),
-            pa.array([row[i] for row in found], pa.string()),
-        )
-        for i, some in enumerate((known, hosts, pa.nulls(len(known), pa.string())))
-    )
-    return canonical, host, problem
 
 
-def _canonical_or_not(url: str) -> tuple[str | None, str | None, str | None]:
+def _canonical_or_problem(url: str) -> tuple[str | None, str | None, str | None]:
+    """Return (canonical URL, host, problem): either the first two, or only the last."""
     try:
-        return (*canonicalize(url), None)
+        canonical, host = canonicalize(url)
     except BadURL as problem:
         return None, None, str(problem)
+    return canonical, host, None
 
 
 def home_of(host: str) -> int:
-    """The hash of a host that decides on its shard: modulo the number of shards of a generation."""
+    """Return the hash of a host. Modulo a generation's number of shards, it is the host's shard."""
     return xxhash.xxh3_64_intdigest(host.encode())
 
 
 def id_of(canonical: str) -> int:
-    """The id of a canonical URL: XXH3-64."""
+    """Return the id of a canonical URL: XXH3-64."""
     return xxhash.xxh3_64_intdigest(canonical.encode())
 
 
 def host_of(canonical: str) -> str:
-    """The host of a canonical URL, without its port."""
-    netloc = canonical[8:].partition("/")[0]
-    return netloc[: netloc.index("]") + 1] if netloc.startswith("[") else netloc.partition(":")[0]
+    """Return the host of a canonical URL, without its port."""
+    netloc = canonical.removeprefix("https://").partition("/")[0]
+    if netloc.startswith("["):
+        # An IPv6 address has colons of its own.
+        return netloc[: netloc.index("]") + 1]
+    return netloc.partition(":")[0]
 
 
 def unescaped(url: str) -> str:
-    """A URL from Reddit's API or a dump, without HTML escapes and outer white space."""
+    """Return a URL of Reddit's API or a dump without HTML escapes and outer white space."""
     url = url.strip(SPACE)
     while "&amp;" in url:
         url = url.replace("&amp;", "&")
@@ -149,13 +157,14 @@ def unescaped(url: str) -> str:
 
 
 def unescaped_column(urls: pa.Array) -> pa.Array:
-    """`unescaped` of each of some strings."""
+    """Return the column of `unescaped` of each string."""
     return pc.replace_substring_regex(pc.ascii_trim(urls, SPACE), "&(?:amp;)+", "&")
 
 
 def requested(posted: str) -> str:
-    """The URL to request for a posted one: in ASCII, by the URL Standard
-    (https://url.spec.whatwg.org).
+    """Return the URL to request for a posted one.
+
+    It is in ASCII, by the URL Standard (https://url.spec.whatwg.org).
 
     Escapes are kept, characters not allowed in a request are escaped, dot segments are resolved.
     User, password and a fragment that does not name content are removed. It has the same canonical
@@ -170,11 +179,15 @@ def requested(posted: str) -> str:
     path = _DOTS(lambda dots: dots[0].lower().replace("%2e", "."), path)
     if _DOT_SEGMENT(path):
         path = _without_dot_segments(path)
-    named_port = f":{port}" if port and port != _PORTS[scheme.lower()] else ""
-    url = f"{scheme.lower()}://{host}{named_port}{path or '/'}"
-    if query:  # to yarl and most servers, an empty query is none
+    scheme = scheme.lower()
+    named_port = f":{port}" if port and port != _PORTS[scheme] else ""
+    url = f"{scheme}://{host}{named_port}{path or '/'}"
+    # yarl and most servers ignore an empty query.
+    if query:
         url += "?" + _UNSENT_IN_QUERY(_percent_encoded, query)
-    return url + _route(fragment) if fragment and fragment[0] in "!/%" else url
+    if fragment and fragment[0] in "!/%":
+        url += _route(fragment)
+    return url
 
 
 def redirected(url: str, location: str) -> str:
@@ -184,47 +197,54 @@ def redirected(url: str, location: str) -> str:
     are kept. A target of another scheme than http and https is returned as it is. Raises BadURL for
     a target without a host that can be requested.
     """
-    sent = location.strip(SPACE).encode("latin-1", "replace")
+    sent_bytes = location.strip(SPACE).encode("latin-1", "replace")
     try:
-        text = sent.decode()
+        text = sent_bytes.decode()
     except UnicodeDecodeError:
-        text = "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in sent)
+        text = _ascii_or_escaped(sent_bytes)
     target = _absolute(url, _NEWLINES("", text))
-    return requested(target) if target[:4].lower() == "http" else target
+    if target[:4].lower() != "http":
+        return target
+    return requested(target)
+
+
+def _ascii_or_escaped(data: bytes) -> str:
+    return "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in data)
 
 
 def _absolute(base: str, reference: str) -> str:
     """Return the absolute URL of a reference from the http URL `base`.
 
     As in browsers, `\\` is `/`, any number of slashes may come before a host, and the scheme of the
-    base without slashes after it is no scheme.
+    base is ignored if no slashes are after it.
     """
-    scheme, _, rest = base.partition("://")
-    named = _SCHEME(reference)
-    if named is not None:
-        name = named[1].lower()
-        if name not in _PORTS:
+    scheme, _, after_scheme = base.partition("://")
+    scheme_match = _SCHEME(reference)
+    if scheme_match is not None:
+        own_scheme = scheme_match[1].lower()
+        if own_scheme not in _PORTS:
             return reference
-        reference = reference[named.end() :]
-        if name != scheme.lower() or _TWO_SLASHES(reference):
-            return f"{name}://{reference.lstrip(_SLASHES)}"
+        reference = reference[scheme_match.end() :]
+        if own_scheme != scheme.lower() or _TWO_SLASHES(reference):
+            return f"{own_scheme}://{reference.lstrip(_SLASHES)}"
     if _TWO_SLASHES(reference):
         return f"{scheme}://{reference.lstrip(_SLASHES)}"
-    netloc, path, query = _AFTER_SCHEME(rest).groups("")  # type: ignore[union-attr]
-    if reference[:1] in ("/", "\\"):
-        path, query = "", ""
-    elif reference[:1] == "?":
+    netloc, path, query = _AFTER_SCHEME(after_scheme).groups("")  # type: ignore[union-attr]
+    # A reference that begins with a fragment keeps path and query; one with a query, the path.
+    if reference[:1] not in ("", "#"):
         query = ""
-    elif reference[:1] not in ("", "#"):
-        path, query = path[: path.rfind("/") + 1] or "/", ""
+    if reference[:1] in ("/", "\\"):
+        path = ""
+    elif reference[:1] not in ("", "#", "?"):
+        path = path[: path.rfind("/") + 1] or "/"
     return f"{scheme}://{netloc}{path}{query}{reference}"
 
 
+# For RE2: a URL of which only `www.` and slashes at the end are removed, and whose host is short
+# enough.
 _LABEL = "[a-z0-9_-]"
 _SEGMENT = r"/(?:[A-Za-z0-9~_!$'()*+,;=:@-][A-Za-z0-9\-._~!$'()*+,;=:@]*)?"
 _PLAIN = rf"^https?://(?:www[.])?(?:[a-vx-z0-9_-]|w[a-vx-z0-9_-]){_LABEL}{{0,60}}(?:[.]{_LABEL}{{1,62}}){{1,3}}(?:{_SEGMENT})*$"
-"""For RE2: a URL of which nothing is removed but `www.` and slashes at the end, and whose host
-is short enough."""
 
 SPACE = "".join(map(chr, range(33)))
 SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"
@@ -246,23 +266,28 @@ _PORTS = {"http": 80, "https": 443}
 _SLASHES = "/\\"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):").match
 _TWO_SLASHES = re.compile(r"[/\\]{2}").match
-# Of an absolute URL: the host and port, the path, and the query with its `?`.
+# Matches after the scheme of a URL: the host and port, the path, and the query with its `?`.
 _AFTER_SCHEME = re.compile(r"([^/?#]*)([^?#]*)(\?[^#]*)?").match
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
 
 
 def _route(fragment: str) -> str:
-    """`#` and the fragment if it names content; else an empty string."""
+    """Return `#` and the fragment if it names content; otherwise an empty string."""
     route = unescaped(_UNSAFE_IN_QUERY(_escape, fragment)).rstrip("/")
-    return f"#{route}" if route[:1] in ("!", "/") and len(route) > 1 else ""
+    if len(route) > 1 and route[0] in ("!", "/"):
+        return f"#{route}"
+    return ""
 
 
 def _escape(match: re.Match[str]) -> str:
+    """Return an escape in its canonical form, or the escapes of an unsafe character."""
     text = match.group()
-    if len(text) == 3:
-        code = int(text[1:], 16)
-        return chr(code) if code in _DECODED else text.upper()
-    return _percent_encoded(match)
+    if len(text) != 3:
+        return _percent_encoded(match)
+    code = int(text[1:], 16)
+    if code in _DECODED:
+        return chr(code)
+    return text.upper()
 
 
 def _percent_encoded(match: re.Match[str]) -> str:
@@ -272,32 +297,36 @@ def _percent_encoded(match: re.Match[str]) -> str:
 def _without_dot_segments(path: str) -> str:
     """Return a path without `.` and `..` (RFC 3986, 5.2.4).
 
-    In place of one of them at its end, there is an empty segment.
+    If the path ends in one of them, the result ends in a slash.
     """
-    kept: list[str] = []
-    *segments, last = path.split("/")[1:]
+    resolved: list[str] = []
+    segments = path.split("/")[1:]
     for segment in segments:
         if segment == "..":
-            del kept[-1:]
+            del resolved[-1:]
         elif segment != ".":
-            kept.append(segment)
-    if last == "..":
-        del kept[-1:]
-    kept.append("" if last in (".", "..") else last)
-    return "/" + "/".join(kept)
+            resolved.append(segment)
+    if segments[-1] in (".", ".."):
+        resolved.append("")
+    return "/" + "/".join(resolved)
 
 
 @lru_cache(1 << 16)
 def _host_and_port(netloc: str) -> tuple[str, str]:
-    """The canonical (host, ":port" or "") of an authority; raises BadURL."""
+    """Return the canonical (host, ":port" or "") of an authority; raise BadURL."""
     host, port = _ascii_netloc(netloc)
     while host.startswith("www.") and "." in host[4:]:
         host = host[4:]
-    return host, f":{port}" if port and port not in (80, 443) else ""
+    if not port or port in _PORTS.values():
+        return host, ""
+    return host, f":{port}"
 
 
 def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
-    """(host in lower case and ASCII without a final dot, port) of an authority; raises BadURL."""
+    """Return (host, port) of an authority; raise BadURL.
+
+    The host is in lower case and ASCII, without a final dot. The port is None if none is named.
+    """
     parts = _NETLOC(netloc)
     if parts is None:
         raise BadURL(f"the host {netloc[:80]!r} cannot be parsed")
@@ -314,7 +343,8 @@ def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
         if "%" in host:
             host = unquote_to_bytes(host).decode()
         host = host.lower() if host.isascii() else _to_ascii(host)
-    except ValueError:  # of the codecs, and of idna
+    except ValueError:
+        # The codecs and idna raise it.
         raise BadURL(f"the host {host[:80]!r} is no domain name") from None
     host = host.rstrip(".")
     if not _HOST(host):
@@ -323,72 +353,94 @@ def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
 
 
 def _to_ascii(host: str) -> str:
-    """UTS #46 mapping, then Punycode; like browsers and unlike IDNA 2008, this allows emoji."""
+    """Return a host after the mapping of UTS #46, in Punycode.
+
+    As in browsers, and unlike in IDNA 2008, emoji are allowed.
+    """
     labels = idna.uts46_remap(host, std3_rules=False, transitional=False).split(".")
-    return ".".join(
-        label.lower() if label.isascii() else "xn--" + label.encode("punycode").decode()
-        for label in labels
-    )
+    return ".".join(map(_punycode, labels))
 
 
-@lru_cache(1 << 14)
-def _tracks(name: str) -> bool:
-    """Whether a parameter tracks readers on every host, by its name."""
-    prefixes, names, _ = _tracking()
-    return name.lower() in names or name.lower().startswith(prefixes)
+def _punycode(label: str) -> str:
+    if label.isascii():
+        return label.lower()
+    return "xn--" + label.encode("punycode").decode()
+
+
+@dataclass(frozen=True)
+class _TrackingParameters:
+    """Names of tracking parameters, in lower case.
+
+    Attributes:
+      prefixes: beginnings of names, on all hosts.
+      names: names on all hosts; a final `*` marks a prefix.
+      names_by_domain: names on the hosts of a domain.
+    """
+
+    prefixes: tuple[str, ...]
+    names: frozenset[str]
+    names_by_domain: Mapping[str, frozenset[str]]
 
 
 @cache
-def _tracking() -> tuple[tuple[str, ...], frozenset[str], Mapping[str, frozenset[str]]]:
-    """Tracking parameters in lower case: prefixes and names on all hosts; by domain, those of it
-    and its subdomains."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for line in (
-        files("owt_pipeline.formats")
-        .joinpath("tracking_parameters.txt")
-        .read_text("utf-8")
-        .split("\n")
-    ):
+def _tracking_parameters() -> _TrackingParameters:
+    names_by_domain: defaultdict[str, set[str]] = defaultdict(set)
+    text = files("owt_pipeline.formats").joinpath("tracking_parameters.txt").read_text("utf-8")
+    for line in text.split("\n"):
         if line and not line.startswith("#"):
             domain, _, names = line.rpartition(": ")
-            found[domain] |= set(names.split())
-    general = found.pop("")
-    prefixes = tuple(name[:-1] for name in general if name.endswith("*"))
-    return (
-        prefixes,
-        frozenset(general),
-        {domain: frozenset(names) for domain, names in found.items()},
+            names_by_domain[domain].update(names.split())
+    # Lines without a domain are for all hosts.
+    general = names_by_domain.pop("")
+    return _TrackingParameters(
+        prefixes=tuple(name[:-1] for name in general if name.endswith("*")),
+        names=frozenset(general),
+        names_by_domain={domain: frozenset(names) for domain, names in names_by_domain.items()},
     )
 
 
 @cache
 def tracking_pattern() -> str:
-    """A regular expression for a tracking parameter, of any domain, in a query in lower case."""
-    _, general, of_domain = _tracking()
-    names = [
-        re.escape(name).replace(r"\*", "[^=&]*")
-        for name in sorted(general.union(*of_domain.values()))
-    ]
-    return f"[?&](?:{'|'.join(names)})(?:[=&]|$)"
+    """Return a regular expression for a tracking parameter, of any domain.
+
+    It matches in a query in lower case.
+    """
+    parameters = _tracking_parameters()
+    names = parameters.names.union(*parameters.names_by_domain.values())
+    patterns = [re.escape(name).replace(r"\*", "[^=&]*") for name in sorted(names)]
+    return f"[?&](?:{'|'.join(patterns)})(?:[=&]|$)"
 
 
 def _without_tracking(query: str, host: str) -> str:
-    of_host = _names_of_host(host)
-    fields = [(field, field.partition("=")[0]) for field in query.split("&") if field]
-    return "&".join(
-        field for field, name in fields if not _tracks(name) and name.lower() not in of_host
-    )
+    """Return a query without empty fields and tracking parameters."""
+    names_of_host = _names_of_host(host)
+    kept = []
+    for field in query.split("&"):
+        name = field.partition("=")[0]
+        if field and not _is_tracking(name) and name.lower() not in names_of_host:
+            kept.append(field)
+    return "&".join(kept)
+
+
+@lru_cache(1 << 14)
+def _is_tracking(name: str) -> bool:
+    """Return whether a parameter of this name tracks readers on every host."""
+    parameters = _tracking_parameters()
+    name = name.lower()
+    return name in parameters.names or name.startswith(parameters.prefixes)
 
 
 @lru_cache(1 << 14)
 def _names_of_host(host: str) -> frozenset[str]:
-    *_, of_domain = _tracking()
+    """Return the tracking parameters of a host and of the domains above it."""
+    names_by_domain = _tracking_parameters().names_by_domain
     labels = host.split(".")
-    found: frozenset[str] = frozenset()
+    names: set[str] = set()
     for start in range(len(labels) - 1):
-        found |= of_domain.get(".".join(labels[start:]), frozenset())
-        if len(labels) - start == 2 or (
-            len(labels) - start == 3 and len(labels[-2]) <= 3
-        ):  # amazon.com, amazon.co.uk
-            found |= of_domain.get(f"{labels[start]}.*", frozenset())
-    return found
+        names.update(names_by_domain.get(".".join(labels[start:]), ()))
+        num_labels = len(labels) - start
+        # `amazon.*` is for amazon.com and amazon.co.uk.
+        has_short_suffix = num_labels == 3 and len(labels[-2]) <= 3
+        if num_labels == 2 or has_short_suffix:
+            names.update(names_by_domain.get(f"{labels[start]}.*", ()))
+    return frozenset(names)

@@ -1,4 +1,4 @@
-"""Reading and writing the WARC files of `pages/`, one gzip member per record.
+"""Records of WARC files: those of `pages/` are read and written, one gzip member each.
 
 for batch in pages(reader, shard):                    # index rows with the bytes of their records
     for record in batch["record"]:
@@ -54,11 +54,14 @@ PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
 )
 """Rows of `pages`: the index of pages/ with each page's record."""
 
-_BATCH_BYTES = 16 << 20  # most compressed records sent to a worker process at once: some 500 pages
+# Compressed records that are sent to a worker process at once, some 500 pages.
+_BATCH_BYTES = 16 << 20
 
 _RECORD_HEAD = re.compile(
     rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I
 )
+
+_GZIP_WBITS = 31
 
 _ENCODED = re.compile(rb"\ncontent-encoding:[ \t]*(?:x-)?(?:gzip|deflate|br|zstd)", re.I)
 
@@ -89,18 +92,20 @@ class Response:
 
     @property
     def content_type(self) -> str | None:
-        """The Content-Type header as sent; None if there is none."""
+        """Return the Content-Type header as sent; None if there is none."""
         return content_type_of(self.headers)
 
     @property
     def charset(self) -> str | None:
-        """The charset that it declares, in lower case, otherwise as written; it may be wrong or
-        not exist."""
+        """Return the charset that the header declares, in lower case, otherwise as written.
+
+        It may be wrong or not exist.
+        """
         return charset_of(self.content_type)
 
 
 def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
-    """The response in a WARC record, plain or compressed as one gzip member.
+    """Return the response in a WARC record, plain or compressed as one gzip member.
 
     Raises:
       BadRecord: it is not a response record, is incomplete, or its body cannot be decoded.
@@ -125,22 +130,26 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
 
 
 def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
-    """The pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS` of at most
-    `rows` rows and 16 MiB.
+    """Yield the pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS`.
 
-    The column `record` holds compressed records for `read_record`, so the worker that gets a batch
-    decompresses them. Raises UserError if a WARC file is missing or ends before a page's record.
+    A batch has at most `rows` rows and 16 MiB. The column `record` holds compressed records for
+    `read_record`, so the worker that gets a batch decompresses them. Raises UserError if a WARC
+    file is missing or ends before a page's record.
     """
-    places, at = reader.table(shard, kind="places"), 0
+    places = reader.table(shard, kind="places")
+    read = partial(_read_place, reader.workdir)
+    first = 0
     for batch in reader.batches(shard, rows=rows):
-        mine = places.slice(at, batch.num_rows)
-        at += batch.num_rows
-        pieces = np.cumsum(mine["length"].to_numpy()) // _BATCH_BYTES
-        for piece in np.unique(pieces):
-            start, end = np.searchsorted(pieces, piece), np.searchsorted(pieces, piece, "right")
-            some = mine.slice(start, end - start).to_pylist()
-            read = partial(_read_place, reader.workdir)
-            records = list(map(read, some)) if reader.workdir.is_local else at_once(read, some)
+        batch_places = places.slice(first, batch.num_rows)
+        first += batch.num_rows
+        piece_numbers = np.cumsum(batch_places["length"].to_numpy()) // _BATCH_BYTES
+        for number in np.unique(piece_numbers):
+            start = np.searchsorted(piece_numbers, number)
+            end = np.searchsorted(piece_numbers, number, "right")
+            piece = batch_places.slice(start, end - start).to_pylist()
+            # A disk is read in order; requests to a bucket wait, so they are made at once.
+            is_local = reader.workdir.is_local
+            records = list(map(read, piece)) if is_local else at_once(read, piece)
             yield _with_records(batch.slice(start, end - start), records)
 
 
@@ -161,7 +170,7 @@ def _with_records(batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch
 
 
 def response_record(url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
-    """`http_record` of a response given by its parts, for responses that were not fetched by us.
+    """Return `http_record` of a response given by its parts, for responses we did not fetch.
 
     A Content-Length is added if the headers have none.
     """
@@ -184,11 +193,9 @@ def http_record(
     truncated: str = "",
     origin: str = "",
 ) -> bytes:
-    """A response as a WARC record in one gzip member; the same arguments give the same bytes.
+    """Return a response as a WARC record in one gzip member.
 
-    It is compressed by ISA-L: five times as fast as zlib's default level with 10% more bytes, and
-    without the interpreter's lock; the bytes may depend on the kind of processor. A body that was
-    sent compressed is only stored.
+    The same arguments give the same bytes on the same kind of processor.
 
     Args:
       url: its URL.
@@ -204,61 +211,71 @@ def http_record(
     """
     from isal import isal_zlib
 
-    more = {"WARC-IP-Address": address, "WARC-Truncated": truncated}
-    start = (
-        _record_head(
-            "response", url, date, [head, body], digest or payload_digest(body), more, origin
-        )
-        + head
+    record_head = _record_head(
+        "response",
+        url,
+        date,
+        block=[head, body],
+        body_digest=digest or payload_digest(body),
+        more_fields={"WARC-IP-Address": address, "WARC-Truncated": truncated},
+        origin=origin,
     )
-    gzip = (
-        zlib.compressobj(0, wbits=31)
-        if _ENCODED.search(head)
-        else isal_zlib.compressobj(2, isal_zlib.DEFLATED, 31)
-    )
-    return gzip.compress(b"".join([start, body, b"\r\n\r\n"])) + gzip.flush()
+    if _ENCODED.search(head):
+        # A body that was sent compressed is only stored.
+        gzip = zlib.compressobj(0, wbits=_GZIP_WBITS)
+    else:
+        # ISA-L is five times as fast as zlib's default level with 10% more bytes, and releases the
+        # interpreter's lock.
+        gzip = isal_zlib.compressobj(2, isal_zlib.DEFLATED, _GZIP_WBITS)
+    return gzip.compress(b"".join([record_head, head, body, b"\r\n\r\n"])) + gzip.flush()
 
 
 def warcinfo_record(date: int, fields: Mapping[str, str]) -> bytes:
-    """The description of a file as a WARC record, for its beginning."""
+    """Return the description of a file as a WARC record, for the beginning of the file."""
     block = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
-    head = _record_head("warcinfo", "", date, [block], "", {}, content="application/warc-fields")
+    head = _record_head("warcinfo", "", date, block=[block], content_type="application/warc-fields")
     return gzip_member(head + block + b"\r\n\r\n")
 
 
 def resource_record(uri: str, date: int, block: bytes, content_type: str) -> bytes:
-    """Bytes of any kind as a WARC record in one gzip member."""
-    digest = payload_digest(block)
-    return gzip_member(
-        _record_head("resource", uri, date, [block], digest, {}, content=content_type)
-        + block
-        + b"\r\n\r\n"
+    """Return bytes of any kind as a WARC record in one gzip member."""
+    head = _record_head(
+        "resource",
+        uri,
+        date,
+        block=[block],
+        body_digest=payload_digest(block),
+        content_type=content_type,
     )
+    return gzip_member(head + block + b"\r\n\r\n")
 
 
 def _record_head(
     kind: str,
     url: str,
     date: int,
+    *,
     block: Sequence[bytes],
-    body_digest: str,
-    more: Mapping[str, str],
+    body_digest: str = "",
+    more_fields: Mapping[str, str] | None = None,
     origin: str = "",
-    content: str = "application/http; msgtype=response",
+    content_type: str = "application/http; msgtype=response",
 ) -> bytes:
-    """The head of a record with content `block`, given in pieces so that hashing needs no copy."""
+    """Return the head of a record; its content `block` is in pieces, so that hashing needs no copy.
+
+    Fields without a value are left out.
+    """
     digest = payload_digest(*block)
+    name = url if kind == "response" else f"{kind} {url}"
     fields = {
         "WARC-Type": kind,
-        "WARC-Record-ID": _record_id(
-            url if kind == "response" else f"{kind} {url}", date, digest, origin
-        ),
+        "WARC-Record-ID": _record_id(name, date, digest, origin),
         "WARC-Target-URI": url,
         "WARC-Date": _warc_date(date),
-        **more,
+        **(more_fields or {}),
         "WARC-Payload-Digest": f"sha1:{body_digest}" if body_digest else "",
         "WARC-Block-Digest": f"sha1:{digest}",
-        "Content-Type": content,
+        "Content-Type": content_type,
         "Content-Length": str(sum(map(len, block))),
     }
     lines = [f"{name}: {value}\r\n" for name, value in fields.items() if value]
@@ -275,17 +292,17 @@ def _record_id(url: str, date: int, digest: str, origin: str) -> str:
 
 
 def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
-    """(first gzip member of `data` if it holds exactly one well-formed record, else None; its
-    content).
+    """Return the first gzip member of `data`, and its content.
 
-    The content is the decompressed first member; `data` itself if it is not gzip. Raises BadRecord
-    for a damaged member, TooLarge for one of more than `max_bytes`.
+    The member is None if it does not hold exactly one well-formed record. The content is `data`
+    itself if that is not gzip. Raises BadRecord for a damaged member, TooLarge for one of more than
+    `max_bytes`.
     """
     if not data.startswith(b"\x1f\x8b"):
         return None, data
     from isal import isal_zlib
 
-    gzip = isal_zlib.decompressobj(31)
+    gzip = isal_zlib.decompressobj(_GZIP_WBITS)
     try:
         content = gzip.decompress(data, max_bytes)
     except isal_zlib.error as error:  # type: ignore[misc]  # its stub hides what it derives from
@@ -293,12 +310,17 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
     if gzip.unconsumed_tail:
         raise TooLarge(f"a record of more than {max_bytes:,} bytes")
     match = _RECORD_HEAD.match(content)
-    complete = gzip.eof and match is not None and len(content) == match.end() + int(match[1]) + 4
-    return (data[: len(data) - len(gzip.unused_data)] if complete else None), content
+    if not gzip.eof or match is None:
+        return None, content
+    # Two empty lines end a record.
+    record_length = match.end() + int(match[1]) + 4
+    if len(content) != record_length:
+        return None, content
+    return data[: len(data) - len(gzip.unused_data)], content
 
 
 def rewritten(data: bytes) -> bytes:
-    """The record at the start of `data`, in any format that FastWARC reads, as a gzip member."""
+    """Return the record at the start of `data`, in any format of FastWARC, as a gzip member."""
     from fastwarc.warc import ArchiveIterator
 
     record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)))
@@ -309,13 +331,13 @@ def rewritten(data: bytes) -> bytes:
 
 
 def gzip_member(content: bytes) -> bytes:
-    """`content` as a gzip member without name or time, so that equal content gives equal bytes."""
-    gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
+    """Return a gzip member without name or time, so that equal content gives equal bytes."""
+    gzip = zlib.compressobj(6, zlib.DEFLATED, _GZIP_WBITS)
     return gzip.compress(content) + gzip.flush()
 
 
 def payload_digest(*pieces: bytes) -> str:
-    """SHA-1 of the joined `pieces` in Base32, as in WARC-Payload-Digest."""
+    """Return the SHA-1 of the joined `pieces` in Base32, as in WARC-Payload-Digest."""
     sha1 = hashlib.sha1()
     for piece in pieces:
         sha1.update(piece)
@@ -323,7 +345,7 @@ def payload_digest(*pieces: bytes) -> str:
 
 
 def read_block(record: WarcRecord) -> bytes:
-    """The content of a record; raises BadRecord if it is incomplete."""
+    """Return the content of a record; raise BadRecord if it is incomplete."""
     length = record.content_length
     block = bytes(record.reader.read())
     if len(block) != length:
@@ -332,10 +354,12 @@ def read_block(record: WarcRecord) -> bytes:
 
 
 def target_uri(record: WarcRecord) -> str:
-    """The record's target URI, without the angle brackets of wget 1.19 and earlier."""
+    """Return the record's target URI, without the angle brackets of wget 1.19 and earlier."""
     return str(record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
 
 
 def capture_time(record: WarcRecord) -> int:
-    """The record's date, seconds since 1970 in UTC; 0 if it has none."""
-    return int(record.record_date.timestamp()) if record.record_date is not None else 0
+    """Return the record's date, seconds since 1970 in UTC; 0 if it has none."""
+    if record.record_date is None:
+        return 0
+    return int(record.record_date.timestamp())

@@ -379,7 +379,7 @@ def _failure(error: Exception) -> Failure | None:
 
 
 def _retried(
-    request: Callable[[], _Answer], problem: str = "HTTP error:", seconds: float = _RETRY_SECONDS
+    request: Callable[[], _Answer], problem: str = "HTTP error:", seconds: float | None = None
 ) -> _Answer:
     """The answer to a request that obstore does not retry after an error whose message has this
     `problem`.
@@ -389,7 +389,7 @@ def _retried(
     """
     from obstore import exceptions
 
-    end, wait = time.monotonic() + seconds, 0.1
+    end, wait = time.monotonic() + (_RETRY_SECONDS if seconds is None else seconds), 0.1
     while True:
         try:
             return request()

@@ -143,11 +143,10 @@ A path relative to the current folder becomes absolute when Beam pickles it, and
 def _flock(workdir: Storage, run: str) -> float:
     """Lock the file, which is never removed, as another process may have opened it; returns
     since when it is locked."""
-    path = os.path.abspath(workdir.path(FILE))
-    if (file := _flocked.get((path, run))) is None:
+    if (file := _flocked.get(_place(workdir, run))) is None:
         os.makedirs(workdir.uri, exist_ok=True)
         # Closed by `release`. With a buffer, a full disk would be reported a second time then.
-        file = open(path, "a+b", buffering=0)  # noqa: SIM115
+        file = open(workdir.path(FILE), "a+b", buffering=0)  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -160,15 +159,20 @@ def _flock(workdir: Storage, run: str) -> float:
         except OSError:
             file.close()
             raise
-        _flocked[path, run] = file
+        _flocked[_place(workdir, run)] = file
     return os.fstat(file.fileno()).st_mtime
 
 
+def _place(workdir: Storage, run: str) -> tuple[str, str]:
+    """Return the key of a run's locks in this process.
+
+    A transform's copy of the folder has an absolute path, where `owt run` may have a relative one.
+    """
+    return os.path.abspath(workdir.uri) if workdir.is_local else workdir.uri, run
+
+
 def _unlock(workdir: Storage, run: str) -> None:
-    if not workdir.is_local:
-        return
-    path = os.path.abspath(workdir.path(FILE))
-    if (file := _flocked.pop((path, run), None)) is not None:
+    if (file := _flocked.pop(_place(workdir, run), None)) is not None:
         file.truncate(0)
         file.close()
 

@@ -8,17 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.extraction_model.examples import example
 from benchmarks.extraction_model.fitting import examples
 from benchmarks.extraction_model.gate import (
     RELEASE,
     SEEDS,
     Change,
+    HeldOut,
     compare,
-    count_held_out,
+    judge_held_out,
     read_release,
     store,
 )
 from benchmarks.extraction_model.labelled_pages import LabelledPage, read_labelled
+from benchmarks.extraction_model.loss import compare_losses, page_loss
 from benchmarks.extraction_model.validation import by_host
 
 NUM_PAGES = 400
@@ -85,9 +88,11 @@ def test_stored_counts_are_read_again_by_page(tmp_path: Path) -> None:
     pages = pages_of("article")
     counts = counts_of(shared=np.arange(NUM_PAGES), found=np.full(NUM_PAGES, 1000))
     path = tmp_path / "release.npz"
-    store(pages, counts, path)
+    losses = {seed: np.arange(NUM_PAGES) + 0.5 * seed for seed in SEEDS}
+    store(HeldOut(pages, counts, losses), path)
     read = read_release(pages[::-3], SEEDS, path)
-    assert (read[0] == counts[0][::-3]).all()
+    assert (read.counts[0] == counts[0][::-3]).all()
+    assert (read.losses[1] == losses[1][::-3]).all()
     assert b"h1.example" not in path.read_bytes()
     other = dataclasses.replace(pages[0], url="http://new.example/")
     with pytest.raises(ValueError, match=r"lacks 1 of 2 pages, such as http://new\.example/"):
@@ -96,14 +101,53 @@ def test_stored_counts_are_read_again_by_page(tmp_path: Path) -> None:
         read_release(pages, [9], path)
 
 
+def test_log_loss_is_compared_page_by_page() -> None:
+    pages = pages_of("article")
+    before = np.linspace(0.1, 0.9, NUM_PAGES)
+    lower = before - 0.01 + 0.001 * (np.arange(NUM_PAGES) % 2)
+    lower[:3] = np.nan  # no labels
+    for change in compare_losses(pages, np.stack([before, before]), np.stack([lower, lower])):
+        assert change.pages == NUM_PAGES - 3
+        assert change.after - change.before == pytest.approx(-0.0095, abs=1e-4)
+        # The pages differ by .23 from each other, and their changes by .0005.
+        assert change.deviation == pytest.approx(0.0005 / np.sqrt(NUM_PAGES - 3), rel=0.01)
+    (of_set, _) = compare_losses(pages, None, lower[None])
+    assert of_set.before is None
+    assert of_set.after == pytest.approx(np.nanmean(lower))
+
+
+def test_log_loss_of_a_page_is_that_of_its_labels() -> None:
+    html = "".join(f"<p>{'A sentence of the story. ' * 9}</p>" for _ in range(4))
+    page = LabelledPage(
+        "wcxb", "http://h.example/", html, "article", "A sentence of the story. " * 36
+    )
+    known = example(page, lambda view: [])
+    assert known is not None
+    certain = FixedModel(known.label)
+    assert page_loss(certain, known) == pytest.approx(-np.log(1 - 1 / 8192))
+    assert page_loss(FixedModel(1 - known.label), known) == pytest.approx(np.log(8192))
+    assert page_loss(FixedModel(np.full(4, 0.5)), known) == pytest.approx(np.log(2))
+
+
+class FixedModel:
+    """A model that returns given probabilities."""
+
+    def __init__(self, p: np.ndarray) -> None:
+        self.p = p
+
+    def judge(self, page: object) -> tuple[np.ndarray, float]:
+        return self.p, 1.0
+
+
 @pytest.mark.slow
 def test_a_fold_is_extracted_as_well_as_by_the_last_release(testdata: Path) -> None:
     """All folds and seeds take ten minutes: `python -m benchmarks.extraction_model.gate`."""
     pages = read_labelled(testdata / "web")
     split = by_host()
     known = examples([page for page in pages if split(page) != 0])
-    judged, after = count_held_out(pages, known, folds=[0], seeds=[0])
-    changes = compare(judged, read_release(judged, [0], RELEASE), after)
+    after = judge_held_out(pages, known, folds=[0], seeds=[0])
+    released = read_release(after.pages, [0], RELEASE)
+    changes = compare(after.pages, released.counts, after.counts)
     assert [fault for change in changes for fault in change.faults] == [], "\n".join(
         map(str, changes)
     )

@@ -12,7 +12,7 @@ import pytest
 
 from owt_pipeline.formats import records
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.collect import stage as collect_stage
+from owt_pipeline.stages.collect import kind as collect_kind
 from owt_pipeline.stages.fetch import options as fetch_options
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import ask_owt, rows_of
@@ -147,7 +147,7 @@ def test_a_run_that_recorded_the_ends_of_its_sources_stays_finished(
     path = tmp_path / name
     path.write_bytes(make())
     with pytest.MonkeyPatch.context() as patch:
-        for module in (collect_stage, fetch_options, records):
+        for module in (collect_kind, fetch_options, records):
             patch.setattr(module, "describe_source", _describe_by_ends)
         before = run(path)
     flags = ["--until", "extract" if name == "pages.warc" else "collect"]

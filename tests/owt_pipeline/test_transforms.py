@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,13 +11,11 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import BeamAssertException, assert_that, equal_to
-from apache_beam.transforms.window import FixedWindows
 
 import owt_pipeline as owt
-from owt_pipeline.transforms import CleanText, ExtractText, MarkNearDuplicates
+from owt_pipeline.transforms import CleanText, ExtractText
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies
 
 PROSE = (
@@ -95,67 +94,32 @@ def test_texts_are_repaired_judged_and_typed() -> None:
         assert_that(result["rejects"], rows_are(rejects, "id", "reason"), label="rejects")
 
 
-def mark(flags: Sequence[str], texts: Sequence[str | None], **options: Any) -> None:
-    """Mark near-duplicates on a runner, and compare with the function."""
-    found = {row["row"]: row for row in owt.near_duplicates(texts, workers=1).to_pylist()}
-    clusters = [
-        {i} | {gone for gone, row in found.items() if row["kept_row"] == i}
-        for i in range(len(texts))
-    ]
-    assert len(found) > 5
-
-    def check(rows: Any) -> None:
-        rows = [row._asdict() for row in rows]
-        assert sorted(row["id"] for row in rows) == list(range(len(texts)))
-        assert {
-            row["id"]: (row["rule"], row["similarity"]) for row in rows if row["duplicate"]
-        } == {gone: (row["rule"], row["similarity"]) for gone, row in found.items()}
-        of_cluster: dict[int, set[int]] = {}
-        for row in rows:
-            of_cluster.setdefault(row["cluster"], set()).add(row["id"])
-            assert row["duplicate"] == (row["cluster"] != row["document"])
-        assert sorted(map(sorted, of_cluster.values())) == sorted(
-            sorted(one) for i, one in enumerate(clusters) if i not in found
-        )
-
-    with beam.Pipeline(options=PipelineOptions(list(flags))) as pipeline:
-        rows = pipeline | beam.Create([beam.Row(id=i, body=text) for i, text in enumerate(texts)])
-        result = rows | MarkNearDuplicates(text_field="body", **options)
-        assert_that(result["out"], check)
+def examples_of_beam(language: str) -> list[str]:
+    """The examples in the section on Beam of the library's page."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text()
+    section = page.partition("\n## Beam\n")[2].partition("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
 
 
-def unequal_lengths(seed: int, documents: int) -> list[str | None]:
-    """Of equally long texts, which stays follows from the order of the rows, which a runner does
-    not keep."""
-    texts = corpus_with_copies(seed, documents)
-    return [f"{text} {'x' * (i + 1)}" for i, text in enumerate(texts)]
-
-
-def test_near_duplicates_are_marked_as_the_function_finds_them() -> None:
-    texts = unequal_lengths(seed=3, documents=80)
-    texts[11] = None
-    mark(["--runner=FnApiRunner"], texts)
-    mark(["--runner=FnApiRunner"], texts, workers=2)
-
-
-def test_no_rows_and_rows_without_a_text() -> None:
+def test_the_documented_do_fn_removes_near_duplicates() -> None:
+    texts = [f"{text} {'x' * i}" for i, text in enumerate(corpus_with_copies(3, 80))]
+    removed = owt.near_duplicates(texts, workers=1)["row"].to_pylist()
+    assert len(removed) > 5
+    expected = [{"url": f"{i:02}", "text": text} for i, text in enumerate(texts)]
+    expected = [row for i, row in enumerate(expected) if i not in removed]
+    _, example = examples_of_beam("python")
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        nothing = pipeline | "Nothing" >> beam.Create([]) | "MarkNothing" >> MarkNearDuplicates()
-        assert_that(nothing["out"], rows_are([]), label="nothing")
-        wrong = pipeline | beam.Create([{"text": 7}]) | MarkNearDuplicates()
-        assert_that(
-            wrong["rejects"],
-            rows_are([{"text": 7, "reason": "empty_text"}], "text", "reason"),
-            label="wrong",
-        )
+        rows = [beam.Row(url=f"{i:02}", text=text) for i, text in enumerate(texts)]
+        names = {"beam": beam, "owt": owt, "cleaned": {"out": pipeline | beam.Create(rows)}}
+        exec(example, names)
+        assert_that(names["unique"], rows_are(expected))
 
 
 def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
     with pytest.raises(ValueError, match="did you mean 'favor'"):
         ExtractText(favour="recall")
-    rows = beam.Pipeline() | beam.Create([{"text": "a"}]) | beam.WindowInto(FixedWindows(60))
-    with pytest.raises(ValueError, match=r"give them in GlobalWindows\(\)"):
-        rows | MarkNearDuplicates()
+    with pytest.raises(ValueError, match="did you mean 'min_tokens'"):
+        CleanText(min_token=5)
 
 
 def test_a_url_that_is_no_text_counts_as_none_and_a_row_without_the_field_is_a_reject() -> None:
@@ -165,7 +129,7 @@ def test_a_url_that_is_no_text_counts_as_none_and_a_row_without_the_field_is_a_r
         assert_that(result["out"], rows_are([{"text": owt.extract(page(1)).text}] * 3, "text"))  # type: ignore[union-attr]
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         rows = pipeline | beam.Create([{"body": "x"}, {}])
-        transforms = (ExtractText(), CleanText(), MarkNearDuplicates())
+        transforms = (ExtractText(), CleanText())
         for number, transform in enumerate(transforms):
             field, reason = [("html", "no_text"), ("text", "empty_text")][number > 0]
             about = (
@@ -186,8 +150,7 @@ def test_beam_yaml_runs_them(tmp_path: Path) -> None:
 
     pages = [{"id": i, "html": page(1) if i != 2 else "", "url": ""} for i in range(4)]
     pq.write_table(pa.Table.from_pylist(pages), tmp_path / "pages.parquet")
-    documentation = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text()
-    specification = documentation.partition("```yaml\n")[2].partition("```")[0]
+    (specification,) = examples_of_beam("yaml")
     specification = specification.replace(
         "providers.yaml", str(Path(owt.__file__).with_name("providers.yaml"))
     )
@@ -198,7 +161,6 @@ def test_beam_yaml_runs_them(tmp_path: Path) -> None:
         row for path in tmp_path.glob("documents*") for row in pq.read_table(path).to_pylist()
     ]
     assert sorted(row["id"] for row in written) == [0, 1, 3]
-    assert sum(row["duplicate"] for row in written) == 2
     assert all(row["text"] == owt.extract(page(1), text_format="markdown").text for row in written)
     rejected = [
         row for path in tmp_path.glob("rejects*") for row in pq.read_table(path).to_pylist()

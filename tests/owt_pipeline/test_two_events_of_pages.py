@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from owt_pipeline.engine import parts
 from owt_pipeline.errors import UserError
 from tests.owt_pipeline.one_process import forget_processes, without_runner
 from tests.owt_pipeline.random_inputs import REJECTED, url_of, write_inputs_with_rejects
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, rows_of
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -154,3 +156,40 @@ def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
     assert "its tokens are" in lost
     ask_owt("run", run, "--workers", 1)
     assert ask_owt("why", run, url_of(url)) == said
+
+
+def test_a_killed_growth_goes_on_as_its_message_advises(
+    run: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings name a source once the command that adds it has succeeded."""
+    dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "publish", stop)
+        ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
+    for asked, added in ((["--add", "--dumps", dumps[2]], dumps[1:]), ([], dumps[1:2])):
+        copy = copy_of(run, run.with_name(f"copy{len(asked)}"))
+        said = ask_owt("run", copy, *asked, "--workers", 1, code=1)
+        (advised,) = re.findall(r"`owt ([^`]+)`", said)
+        assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, added)]
+        ask_owt(*shlex.split(advised), "--workers", 1)
+        ask_owt("run", copy, "--workers", 1)
+        sources = [len(each.sources) for each in root_of(copy).generations]
+        assert sources == [1] * (1 + len(added))
+        assert "no problems found" in ask_owt("verify", copy)
+
+
+def test_settings_that_lost_a_source_are_restored_as_their_message_advises(
+    run: Path, finished_run: Path
+) -> None:
+    first, later = (finished_run.parent / f"RS_{name}.gz" for name in "AB")
+    ask_owt("run", run, "--add", "--dumps", later, "--workers", 1)
+    settings = run / "settings.toml"
+    complete = settings.read_text()
+    for lost in (f'"{first}", ', f', "{later}"'):
+        assert lost in complete
+        settings.write_text(complete.replace(lost, ""))
+        said = ask_owt("run", run, code=1)
+        (advised,) = re.findall(r"`owt ([^`]+)`", said)
+        ask_owt(*shlex.split(advised), "--workers", 1)
+        assert all(name in settings.read_text() for name in (str(first), str(later)))
+        ask_owt("run", run, "--workers", 1)

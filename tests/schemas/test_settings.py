@@ -103,3 +103,37 @@ def test_a_value_written_as_toml_reads_back(value: object) -> None:
         "tomllib", reason="the standard library reads TOML from Python 3.11 on"
     )
     assert tomllib.loads(f"key = {to_toml(value)}")["key"] == value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("inf"), "threshold: inf is not finite; expected a number from 0 to 1"),
+        (True, "threshold: True is not a number from 0 to 1"),
+        ("0.5", "threshold: '0.5' is not a number from 0 to 1"),
+        ([0.5], r"threshold: \[0.5\] is not a number from 0 to 1"),
+    ],
+)
+def test_a_number_is_neither_a_text_nor_infinite(value: object, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        from_table(Options, {"threshold": value}, "[clean]")
+
+
+def test_a_number_without_bounds_is_finite() -> None:
+    assert from_table(Options, {"timeout": 1 << 40}, "[clean]").timeout == float(1 << 40)
+    for value in (float("nan"), float("inf"), float("-inf")):
+        with pytest.raises(SettingsError, match=r"timeout: .* is not finite; expected a number$"):
+            from_table(Options, {"timeout": value}, "[clean]")
+
+
+@pytest.mark.parametrize("value", [1.0, "1", None, {}, -(1 << 63) - 1])
+def test_a_whole_number_is_written_as_one(value: object) -> None:
+    with pytest.raises(SettingsError, match=r"min_tokens: .* is not a whole number of at least 0"):
+        from_table(Options, {"min_tokens": value}, "[clean]")
+
+
+def test_a_list_is_explained_by_its_wrong_item() -> None:
+    with pytest.raises(SettingsError, match=r"^x: dumps: 3 is not a string$"):
+        from_table(Options, {"dumps": ["a", 3]}, "x")
+    with pytest.raises(SettingsError, match=r"^x: dumps: 3 is not a list, each a string$"):
+        from_table(Options, {"dumps": 3}, "x")

@@ -23,6 +23,7 @@ from trainer.samplers import Sampler  # noqa: E402
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPOSITORY / "benchmarks"))
 from token_shards import Shard, write_shards  # noqa: E402
+from trainer_flags import TINY, flags_of  # noqa: E402, F401
 
 torch.set_num_threads(1)
 

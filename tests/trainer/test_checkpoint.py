@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import shlex
 import shutil
 import threading
 from collections.abc import Callable
@@ -17,15 +18,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas import SettingsError
-from tests.trainer.conftest import Capture, records_of
+from tests.trainer.conftest import Capture, WriteTokens, records_of
 from trainer import checkpoint
-from trainer.checkpoint import CheckpointError
+from trainer.checkpoint import CheckpointError, resolve
 from trainer.config import TrainConfig
 from trainer.model import ModelConfig
-from trainer.pretrained import load_pretrained, resolve
+from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
-from trainer.tools import export
-from trainer.train import Diverged, train
+from trainer.tools import documents, export
+from trainer.training import Diverged, train
 
 
 def run_of(config: TrainConfig) -> Path:
@@ -55,7 +56,7 @@ def remove(config: TrainConfig, *numbers: int) -> None:
     newest.write_text(left[-1].name) if left else newest.unlink()
 
 
-def test_the_newest_checkpoints_are_kept_and_their_files_have_the_same_permissions(
+def test_the_newest_checkpoints_stay_with_equal_permissions(
     config: TrainConfig,
 ) -> None:
     train(dataclasses.replace(config, max_steps=10))
@@ -86,7 +87,7 @@ def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_fil
                 checkpoint.read_record(folder)
 
 
-def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(
+def test_damaged_later_checkpoints_displace_no_intact_ones(
     config: TrainConfig,
 ) -> None:
     train(config)
@@ -133,7 +134,7 @@ def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Pa
     assert found + 1 == 25
 
 
-def test_a_checkpoint_written_in_the_background_has_the_state_of_its_step(
+def test_a_background_checkpoint_has_the_state_of_its_step(
     tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, model = threading.Event(), torch.nn.Linear(3, 1, bias=False)
@@ -178,7 +179,7 @@ def test_the_last_step_is_saved_before_its_validation(
     def out_of_memory(*arguments: object) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("trainer.train.validation_loss", out_of_memory)
+    monkeypatch.setattr("trainer.training.validation_loss", out_of_memory)
     with pytest.raises(MemoryError, match="micro_batch"):
         train(dataclasses.replace(config, max_steps=3, save_every=0))
     assert steps(config) == [3]
@@ -189,7 +190,7 @@ def test_the_last_step_is_saved_before_its_validation(
 def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.train.StopSignals.received", "SIGTERM")
+    monkeypatch.setattr("trainer.training.StopSignals.received", "SIGTERM")
     train(dataclasses.replace(config, val_every=1))
     assert steps(config) == [1]
     assert "val_loss" not in records_of(config.out)[-1]
@@ -209,9 +210,7 @@ def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfi
 
 
 @pytest.mark.parametrize("killed", [2, 8])
-def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(
-    config: TrainConfig, killed: int
-) -> None:
+def test_a_checkpoint_that_was_interrupted_is_ignored(config: TrainConfig, killed: int) -> None:
     """The first of a run, or a later one."""
     train(dataclasses.replace(config, max_steps=killed))
     (run_of(config) / f"step-{killed:08d}").rename(run_of(config) / f".step-{killed:08d}.part")
@@ -221,7 +220,7 @@ def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(
     assert not list(run_of(config).glob(".*"))
 
 
-def test_a_newest_checkpoint_that_is_gone_or_damaged_is_reported_and_not_exported_in_silence(
+def test_a_lost_newest_checkpoint_is_reported_and_not_exported(
     config: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     train(config)
@@ -236,7 +235,7 @@ def test_a_newest_checkpoint_that_is_gone_or_damaged_is_reported_and_not_exporte
     )
     shutil.rmtree(newest)
     assert export.main([config.out, str(tmp_path / "exported")]) == 1
-    gone = f"{newest}, the newest checkpoint that was saved, is gone"
+    gone = f"{newest}, the newest checkpoint that was saved, is missing"
     assert f"{gone}; restore it, or name another one by --step" in capsys.readouterr().err
     assert export.main([config.out, str(tmp_path / "exported"), "--step", "3"]) == 1
     assert f"{config.out} has no checkpoint of step 3; it has 4, 6" in capsys.readouterr().err
@@ -259,7 +258,7 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainCo
         shutil.rmtree(gone)
         if not checkpoint.checkpoints(Path(config.out)):
             with pytest.raises(
-                CheckpointError, match=r"step-00000004, .* is gone; restore .* or move .* aside"
+                CheckpointError, match=r"step-00000004, .* is missing; restore .* or move .* aside"
             ):
                 train(config)
             assert (Path(config.out) / "metrics.jsonl").read_text() == lines
@@ -269,7 +268,7 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainCo
 
 
 @pytest.mark.parametrize("left", ["no folder", "an empty folder", "metrics of before"])
-def test_a_run_of_which_only_the_metrics_are_left_does_not_start_over(
+def test_a_run_with_only_its_metrics_left_does_not_start_over(
     config: TrainConfig, left: str
 ) -> None:
     train(dataclasses.replace(config, max_steps=3, save_every=0))
@@ -321,7 +320,7 @@ def test_a_run_with_other_settings_is_not_resumed(
         train(dataclasses.replace(config, **change))
 
 
-def test_a_longer_run_continues_and_says_what_changed_and_a_finished_one_does_nothing(
+def test_a_longer_run_continues_and_a_finished_one_does_nothing(
     config: TrainConfig, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=4))
@@ -338,7 +337,7 @@ def test_a_longer_run_continues_and_says_what_changed_and_a_finished_one_does_no
     assert (Path(config.out) / "metrics.jsonl").read_text() == lines
 
 
-def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkpoint(
+def test_a_loss_of_nan_stops_the_run_and_names_the_step(
     config: TrainConfig,
 ) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
@@ -353,6 +352,27 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkp
             )
         )
     assert steps(config) == [2, 4]
+
+
+@pytest.mark.parametrize("name", ["a run", "it's", "run;date", "$HOME", "(run)", "-run"])
+def test_commands_in_messages_name_any_folder(
+    name: str, config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens
+) -> None:
+    """A shell that gets the message's command passes on the folder's name as it is."""
+    config = dataclasses.replace(config, out=str(tmp_path / name), max_steps=2)
+    train(config)
+    with pytest.raises(Diverged) as diverged:
+        train(dataclasses.replace(config, max_steps=50, learning_rate=1e30, clip=0.0))
+    command = str(diverged.value).split("Look at the step's documents (")[1]
+    command = command[: command.rindex("), try a lower")]
+    assert shlex.split(command)[:4] == ["python", "-m", "trainer.tools.documents", config.out]
+    step = int(shlex.split(command)[5])
+    assert list(documents.documents_of(config.out, step))
+    other = write_tokens(tmp_path / "other" / "tokens", [[1, 2, 3] * 40] * 20)
+    with pytest.raises(SettingsError) as refused:
+        train(dataclasses.replace(config, data=(str(other),)))
+    command = str(refused.value).split("is a new run with ")[1].rsplit(". Use another", 1)[0]
+    assert shlex.split(command) == ["--init_from", config.out]
 
 
 def test_a_new_run_takes_the_optimizers_state_with_the_weights(
@@ -380,9 +400,7 @@ def test_a_new_run_takes_the_optimizers_state_with_the_weights(
     assert f"weights from {config.out}" in capsys.readouterr().out
 
 
-def test_finetuning_starts_from_the_weights_for_one_epoch_of_linear_decay(
-    config: TrainConfig, tmp_path: Path
-) -> None:
+def test_finetuning_is_one_epoch_of_linear_decay(config: TrainConfig, tmp_path: Path) -> None:
     train(config)
     tuned = dataclasses.replace(
         config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=0
@@ -414,7 +432,7 @@ def test_every_optimizer_learns_and_resumes_to_the_same_loss(
     assert train(config) == last
 
 
-def test_bfloat16_and_recomputed_activations_hardly_change_the_loss(
+def test_bfloat16_and_recomputation_hardly_change_the_loss(
     config: TrainConfig, tmp_path: Path
 ) -> None:
     changes: dict[str, Any] = {"dtype": "bfloat16", "checkpoint_activations": True}
@@ -432,7 +450,7 @@ def test_adafactors_reported_rate_is_the_one_applied(
 
 
 @pytest.mark.parametrize("context", [8, 16, 31])
-def test_finetuning_with_a_shorter_context_keeps_its_first_positions(
+def test_a_shorter_context_keeps_the_first_positions(
     config: TrainConfig, tmp_path: Path, context: int, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=2))

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Tokenizer
+from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, text_windows
-from trainer.train import train
+from trainer.training import train
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 
@@ -32,7 +32,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
+def test_shuffled_characters_score_worse_and_a_copy_the_same(
     tmp_path: Path,
     write_tokens: WriteTokens,
     tokenizer_file: Path,
@@ -123,8 +123,8 @@ def test_only_a_line_feed_ends_a_text_of_json_lines(between: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "line 1 is no JSON object with a text"),
-        ('{"text": "two words"}\n{"text": 5}', "line 2 is no JSON object with a text"),
+        ("{", "line 1 is not a JSON object with a text"),
+        ('{"text": "two words"}\n{"text": 5}', "line 2 is not a JSON object with a text"),
         (" \n", "is empty"),
     ],
 )
@@ -152,7 +152,7 @@ def _models(
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 8])
-def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(seeds: int) -> None:
+def test_equal_corpora_differ_in_one_of_twenty_comparisons(seeds: int) -> None:
     draw = np.random.default_rng(seeds)
     for of_seeds in (0.0005, 0.02):
         named = sum(
@@ -164,7 +164,7 @@ def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(se
         assert named <= 400 * 0.05 + 3 * math.sqrt(400 * 0.05 * 0.95)
 
 
-def test_a_difference_larger_than_both_kinds_of_chance_is_found_with_the_right_sign() -> None:
+def test_a_difference_larger_than_chance_has_the_right_sign() -> None:
     draw = np.random.default_rng(0)
     assert difference(*_models(draw, 0.05, 0.003, 3, 200)).verdict("a", "b") == "a is better"
     assert difference(*_models(draw, -0.05, 0.003, 3, 200)).verdict("a", "b") == "b is better"
@@ -175,5 +175,5 @@ def test_one_seed_gives_no_verdict() -> None:
     found = difference(*made)
     shown = table({"text": {"a": {1: made[0][0]}, "nan": {1: made[1][0]}}}).splitlines()
     assert [line.split(" | ")[1] for line in shown[2:]] == ["a", "nan", "nan − a"]
-    assert shown[4].endswith(f" | {found.of_texts:.4f} | unknown: one seed |")
+    assert shown[4].endswith(f" | {found.error_by_texts:.4f} | unknown: one seed |")
     assert shown[4].count(" unknown ") == 2

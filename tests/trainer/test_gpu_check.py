@@ -20,7 +20,7 @@ def gpu_check(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         str(out),
         *arguments,
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)
 
 
 @pytest.mark.slow

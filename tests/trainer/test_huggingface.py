@@ -16,14 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from tests.servers.hub import environment_of, hub_server
 from tests.trainer.conftest import REPOSITORY, Capture
+from trainer.huggingface import end_of_text, load_huggingface, save_huggingface
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import (
-    Tokenizer,
-    end_of_text,
-    load_huggingface,
-    load_pretrained,
-    save_huggingface,
-)
+from trainer.pretrained import load_pretrained
+from trainer.text import Tokenizer
 from trainer.tools import evaluate, export
 
 transformers = pytest.importorskip("transformers", reason="the extra hf: pip install transformers")
@@ -119,8 +115,8 @@ def test_an_output_layer_that_is_not_the_embedding_is_refused(
         ),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({"model_type": "llama"}, "model_type is 'llama', this model has 'gpt2'"),
-        ({"n_embd": 64}, "no model that the trainer loads"),
-        ({"n_layer": 3}, "it is no GPT-2: the tensor transformer.h.2.* is missing"),
+        ({"n_embd": 64}, "not a model that the trainer loads"),
+        ({"n_layer": 3}, "it is not a GPT-2: the tensor transformer.h.2.* is missing"),
     ],
 )
 def test_a_model_of_another_kind_is_refused_in_one_line(
@@ -141,7 +137,7 @@ def test_weights_that_cannot_be_read_are_refused_in_one_line(
     (folder / "model.safetensors").unlink()
     if content is not None:
         (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match=r"is no model that the trainer loads: [^\n]*$"):
+    with pytest.raises(ValueError, match=r"is not a model that the trainer loads: [^\n]*$"):
         load_huggingface(folder)
 
 
@@ -241,7 +237,7 @@ def test_the_tokenizer_of_a_written_folder_has_no_state(
     assert entries["model"]["vocab"][token] == 7
 
 
-def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
+def test_a_model_that_transformers_lacks_is_not_written(tmp_path: Path) -> None:
     model = GPT(
         ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True)
     )
@@ -363,7 +359,7 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(tmp_path: Path) -> None:
         environment = environment_of(hub, tmp_path / "home")
         for name in ("gpt3", "someone/else", "a--b"):
             line = downloaded(name, environment, tmp_path)
-            assert f"ValueError: {name} is neither a folder here nor a model that can be" in line
+            assert f"ValueError: {name} is not a folder here, nor a model that can be" in line
     for changed in (environment, environment | {"HF_HUB_OFFLINE": "1"}):
         line = downloaded("gpt2", changed, tmp_path)
         assert "while connected (`hf download gpt2`); or name a mirror by HF_ENDPOINT" in line
@@ -376,7 +372,7 @@ def test_a_folder_comes_before_a_name_of_the_hub(
     monkeypatch.chdir(tmp_path)
     assert load_pretrained("theirs").folder == Path("theirs")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty is neither a checkpoint nor the folder of a run"):
+    with pytest.raises(ValueError, match="empty is not a checkpoint, nor the folder of a run"):
         load_pretrained("empty")
 
 

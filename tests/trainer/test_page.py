@@ -18,10 +18,12 @@ from lxml import html
 from tests.trainer.conftest import records_of, small_config
 from trainer.device import peak_tflops
 from trainer.distributed import Ranks
-from trainer.metrics import Page, StepLog, chart, points, progress_line
-from trainer.pretrained import Tokenizer, load_pretrained
+from trainer.metrics import StepLog, progress_line
+from trainer.page import Page, chart, points
+from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
-from trainer.train import train
+from trainer.text import Tokenizer
+from trainer.training import train
 from trainer.validation import windows_of_text
 
 
@@ -47,7 +49,7 @@ def record(step: int, **values: float) -> dict[str, float]:
 
 
 @given(steps=st.integers(1, 3000))
-def test_a_curve_has_the_means_of_its_values_in_at_most_512_points(steps: int) -> None:
+def test_a_curve_has_means_of_its_values_in_512_points(steps: int) -> None:
     found = points(
         array("d", [part for step in range(1, steps + 1) for part in (step, 5.0 + step)])
     )
@@ -92,9 +94,7 @@ def test_a_chart_of_equal_values_is_drawn(steps: tuple[int, ...]) -> None:
     assert drawn.split('points="')[1].split('"')[0].count(",") == len(steps) + 1
 
 
-def test_training_writes_its_page_and_events_and_a_resumed_run_keeps_them(
-    tmp_path: Path, text_tokens: Path
-) -> None:
+def test_a_resumed_run_keeps_its_page_and_events(tmp_path: Path, text_tokens: Path) -> None:
     reader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
     )
@@ -137,9 +137,17 @@ def test_the_peak_is_that_of_the_gpu_the_driver_names_or_unknown() -> None:
     assert {name: peak_tflops(f"NVIDIA {name}") for name in PEAKS} == PEAKS
 
 
-def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Path) -> None:
+def test_a_step_that_a_killed_run_logged_is_logged_once(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    log = StepLog(tmp_path, 2, {"max_steps": 3}, Ranks(0, 1, torch.device("cpu")), 8, 1e9, print)
+    log = StepLog(
+        folder=tmp_path,
+        start=2,
+        settings={"max_steps": 3},
+        ranks=Ranks(0, 1, torch.device("cpu")),
+        step_tokens=8,
+        step_flops=1e9,
+        say=print,
+    )
     log.add(3, 1e-3, torch.tensor(1.0), torch.tensor(1.0))
     log.collect()
     log.write(0)
@@ -148,7 +156,7 @@ def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Pa
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
-def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(
+def test_training_validates_on_evenly_spaced_windows_of_a_text(
     tmp_path: Path, text_tokens: Path
 ) -> None:
     path, tokenizer = tmp_path / "wiki.valid.raw", open_dataset(text_tokens).tokenizer

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 
 from tests.trainer.conftest import generate
 from trainer.config import parse
+from trainer.data import DocumentBlocks
 from trainer.model import GPT, KVCache, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.train import train
+from trainer.training import train
 
 SHAPE = ModelConfig(vocab_size=60, context=12, n_layer=4, n_head=2, width=16)
 PIECES: dict[str, dict[str, object]] = {
@@ -122,6 +123,27 @@ def test_logits_and_gradients_are_those_of_the_plain_version(piece: str) -> None
     theirs = torch.autograd.grad(plain, parameters)
     for name, own, wanted in zip(names, ours, theirs, strict=True):
         torch.testing.assert_close(own, wanted, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize("piece", [*PIECES, "gpt2"])
+def test_bfloat16_losses_and_gradients_are_those_of_autocast(piece: str, has_mask: bool) -> None:
+    """Bit by bit. Autocast adds up the gradients of shared layers in bfloat16, so not albert's."""
+    model = model_with(piece).train()
+    parameters = list(model.parameters())
+    ids = torch.randint(60, (4, 11), generator=torch.Generator().manual_seed(1))
+    inputs, targets = ids[:, :-1], ids[:, 1:]
+    mask = DocumentBlocks(7, has_mask)(inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        theirs = model(inputs, targets, **mask)
+    of_autocast = torch.autograd.grad(theirs, parameters)
+    in_float32 = model(inputs, targets, **mask)
+    model.compute_in(torch.bfloat16)
+    ours = model(inputs, targets, **mask)
+    assert torch.equal(ours, theirs)
+    assert not torch.equal(ours, in_float32)
+    for own, wanted in zip(torch.autograd.grad(ours, parameters), of_autocast, strict=True):
+        assert torch.equal(own, wanted)
 
 
 @torch.no_grad()

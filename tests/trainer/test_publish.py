@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,11 @@ from tests.servers.s3 import s3_bucket
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.remote import Publisher, open_bucket
-from trainer.train import train
+from trainer.training import train
 
-FLAGS: Sequence[object] = (
-    *(
-        "--preset",
-        "tiny",
-        "--width",
-        32,
-        "--context",
-        32,
-        "--batch_tokens",
-        256,
-        "--max_steps",
-        4,
-        "--save_every",
-        2,
-    ),
-    *("--val_every", 2, "--device", "cpu"),
-)
+from .conftest import TINY, flags_of
+
+FLAGS = flags_of(**TINY, max_steps=4, save_every=2, val_every=2, device="cpu")
 
 
 def start(

@@ -21,7 +21,7 @@ from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
 from trainer.remote import open_bucket
 from trainer.samplers import Packed
 from trainer.shards import ShardError, open_dataset
-from trainer.train import main
+from trainer.training import main
 
 SHARDS = 5
 
@@ -87,9 +87,7 @@ def test_windows_equal_those_of_local_shards(
         open_dataset(f"{bucket}/[x]")
 
 
-def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_cut(
-    uploaded: str, tmp_path: Path
-) -> None:
+def test_shards_are_copied_once_and_again_if_they_are_cut(uploaded: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as ranks:
         digests = list(ranks.map(lambda _: open_dataset(uploaded).digest, range(4)))
     assert len(set(digests)) == 1
@@ -140,17 +138,15 @@ def test_a_bad_shard_is_named_before_training_starts(
 
 IMPATIENT = """
 import sys
-from trainer import remote, train
-assert remote._SECONDS < 60
-remote._SECONDS = 5
-sys.exit(train.main())
+from trainer import remote, training
+assert remote._MAX_SECONDS < 60
+remote._MAX_SECONDS = 5
+sys.exit(training.main())
 """
 
 
 @pytest.mark.parametrize("uri", ["gs://private/tokens", "s3://private/tokens"])
-def test_without_credentials_a_run_ends_within_a_minute_and_says_what_to_check(
-    uri: str, tmp_path: Path
-) -> None:
+def test_without_credentials_a_run_ends_and_names_the_checks(uri: str, tmp_path: Path) -> None:
     """On a machine of no cloud, with none of its user's files; the minute is a shorter one here."""
     nobody = {
         name: own
@@ -177,7 +173,7 @@ def test_without_credentials_a_run_ends_within_a_minute_and_says_what_to_check(
 def test_a_bucket_that_never_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr("trainer.remote._SECONDS", 1)
+        monkeypatch.setattr("trainer.remote._MAX_SECONDS", 1)
         with pytest.raises(
             ShardError, match="cannot be opened: no answer within 1 seconds, as without"
         ):

@@ -54,12 +54,12 @@ def test_tokens_are_mapped_not_read(tokens: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (None, "is missing, its manifest says"),
+        (None, "is missing, its manifest specifies"),
         (
             lambda content: content[:-10],
-            r"has \d+ bytes, its manifest says \d+ bytes; copy it again",
+            r"has \d+ bytes, its manifest specifies \d+ bytes; copy it again",
         ),
-        (lambda content: content + b"\n", r"has \d+ bytes, its manifest says"),
+        (lambda content: content + b"\n", r"has \d+ bytes, its manifest specifies"),
     ],
 )
 def test_a_shard_of_another_length_is_named_without_being_read(
@@ -117,9 +117,7 @@ def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> No
         open_dataset(tokens)
 
 
-def test_a_run_is_its_tokens_and_a_folder_without_a_manifest_is_an_error(
-    tokens: Path, tmp_path: Path
-) -> None:
+def test_a_run_is_its_tokens_and_needs_a_manifest(tokens: Path, tmp_path: Path) -> None:
     assert open_dataset(tokens.parent) == open_dataset(tokens)
     manifest = tokens.parent / "ledger/manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema_version": 99}))

@@ -15,7 +15,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tests.trainer.conftest import Capture
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Pretrained, Tokenizer
+from trainer.pretrained import Pretrained
+from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.evaluate import score_text
 
@@ -27,7 +28,7 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer_file: Path) -
     assert tokenizer.decode(ids) == "a<|endoftext|>b"
 
 
-def test_a_lone_surrogate_is_encoded_as_the_replacement_character(tokenizer_file: Path) -> None:
+def test_a_lone_surrogate_becomes_the_replacement_character(tokenizer_file: Path) -> None:
     tokenizer = Tokenizer(tokenizer_file)
     assert tokenizer.encode("a\ud800b\ud83d\ude00") == tokenizer.encode("a\ufffdb\U0001f600")
 
@@ -136,11 +137,11 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
     trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, None, DocumentBlocks(39))
     score = compare.score(trained, compare.read_documents(str(tmp_path / "text")), 2)
     assert score.bytes == [written]
-    assert score.value == pytest.approx(report["bits_per_byte"])
+    assert score.bits_per_byte == pytest.approx(report["bits_per_byte"])
 
 
 @pytest.mark.parametrize("make", [lambda: letters(None), lambda: letters("<unk>"), unigram])
-def test_a_text_that_the_tokenizer_cannot_write_at_all_has_no_perplexity(
+def test_a_text_that_cannot_be_tokenized_has_no_perplexity(
     make: Callable[[], Loaded], tmp_path: Path
 ) -> None:
     make().save(str(tmp_path / "tokenizer.json"))

@@ -17,8 +17,8 @@ import pytest
 
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, records_of
-from trainer import train
-from trainer.distributed import sole_writer
+from trainer import training
+from trainer.distributed import run_lock
 
 # 2 layers of width 32: a step takes some milliseconds.
 SMALL = (
@@ -46,7 +46,7 @@ def losses(run: Path, key: str = "loss") -> list[float]:
 
 def trained_here(*arguments: object) -> int:
     """The exit code of the command in this process."""
-    return train.main([*map(str, arguments)])
+    return training.main([*map(str, arguments)])
 
 
 def test_the_documented_command_trains_and_the_loss_falls(
@@ -86,7 +86,7 @@ def test_the_documented_command_trains_and_the_loss_falls(
     }
 
 
-def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_and_ctrl_c_saves_the_step(
+def test_a_second_run_waits_for_the_folder_and_ctrl_c_saves(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
     arguments = (
@@ -108,14 +108,14 @@ def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_and_ctrl_c_s
             SettingsError,
             match=rf"by another run \(process {process.pid} on .*\); .*give another --out",
         ),
-        sole_writer(tmp_path, print, patience=0),
+        run_lock(tmp_path, print, patience=0),
     ):
         pass
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert_stopped_by("SIGINT", output, tmp_path)
-    with sole_writer(tmp_path, print, patience=5):
+    with run_lock(tmp_path, print, patience=5):
         pass
 
 
@@ -240,7 +240,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
 
 @pytest.mark.timeout(900)  # four trainings, on a machine that may be busy
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_signal_saves_the_step_and_neither_it_nor_a_kill_changes_a_loss(
+def test_a_signal_saves_and_neither_it_nor_a_kill_alters_a_loss(
     text_tokens: Path, tmp_path: Path, trainer: Any, ranks: int
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 60, "--save_every", 7)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import TINY, flags_of
+
 pytest.importorskip("torch_xla", reason="needs an environment of its own: make test-xla")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,14 +22,14 @@ Train = Callable[..., list[dict[str, float]]]
 COUNTING = """
 import sys
 import torch_xla.debug.metrics as met
-from trainer import train
+from trainer import training
 from trainer.distributed import XlaRanks
 counts, sync = [], XlaRanks.sync
 def counted(self):
     sync(self)
     counts.append(met.metric_data("CompileTime")[0])
 XlaRanks.sync = counted
-code = train.main(sys.argv[1:])
+code = training.main(sys.argv[1:])
 print("compiled", counts)
 raise SystemExit(code)
 """
@@ -39,34 +41,20 @@ def train(tmp_path: Path, text_tokens: Path) -> Train:
     of its steps."""
 
     def train(run: str, device: str, steps: int, *flags: object, module: str = "trainer.train"):  # type: ignore[no-untyped-def]
-        arguments = [
-            *(
-                "--data",
-                text_tokens,
-                "--out",
-                tmp_path / run,
-                "--device",
-                device,
-                "--max_steps",
-                steps,
-            ),
-            *(
-                "--preset",
-                "tiny",
-                "--width",
-                32,
-                "--context",
-                32,
-                "--batch_tokens",
-                256,
-                "--micro_batch",
-                2,
-            ),
-            *("--warmup_steps", 4, "--save_every", 10, *flags),
-        ]
+        arguments = flags_of(
+            data=text_tokens,
+            out=tmp_path / run,
+            device=device,
+            max_steps=steps,
+            **TINY,
+            micro_batch=2,
+            warmup_steps=4,
+            save_every=10,
+        )
+        arguments += map(str, flags)
         start = ["-c", COUNTING] if module == "counting" else ["-m", module]
         done = subprocess.run(
-            [sys.executable, *start, *map(str, arguments)],
+            [sys.executable, *start, *arguments],
             capture_output=True,
             text=True,
             timeout=500,

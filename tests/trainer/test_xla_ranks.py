@@ -47,7 +47,7 @@ for number, p in enumerate(model.parameters()):
     p.grad = torch.full_like(p, float(number + 10 * ranks.rank))
 ranks.average_gradients(model)
 result = {
-    "rank": ranks.rank, "size": ranks.world_size, "main": ranks.main, 
+    "rank": ranks.rank, "size": ranks.world_size, "main": ranks.is_main, 
     "gradients": [p.grad.flatten().tolist() for p in model.parameters()],
     "any": [ranks.any(ranks.rank == 1), ranks.any(False)], "gather": ranks.gather(f"rank {ranks.rank}"),
     "sum": ranks.sum([1.0, ranks.rank]),

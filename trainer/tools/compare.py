@@ -1,5 +1,4 @@
-"""Which corpus trains the better model: runs of trainer.train on several corpora, scored on the
-same texts.
+"""Compare corpora by the models that they train: runs of trainer.train, scored on the same texts.
 
 Scores are bits per byte: lower is better. Differences are paired by seed and by text, so that what
 models share cancels out: another seed would have given another model, and other texts would have
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,43 +27,18 @@ from schemas import SettingsError, option
 from trainer.checkpoint import Record
 from trainer.command_line import read_text, run_command
 from trainer.config import TrainConfig, config_of
-from trainer.device import autocast_of, device_of
-from trainer.pretrained import Pretrained, Tokenizer, load_pretrained
+from trainer.device import compute_dtype, device_of
+from trainer.pretrained import Pretrained, load_pretrained
+from trainer.text import Tokenizer
 from trainer.tools.evaluate import score_texts
 
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
-_T = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-    2.120,
-    2.110,
-    2.101,
-    2.093,
-    2.086,
-    2.080,
-    2.074,
-    2.069,
-    2.064,
-    2.060,
-    2.056,
-    2.052,
-    2.048,
-    2.045,
-    2.042,
+_STUDENTS_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
+_JSON_LINES = (".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True)
@@ -81,102 +56,138 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class Score:
-    """What one model scored on texts, always the same ones in the same order: bits and bytes of
-    each."""
+    """One model's bits and bytes of each text; the texts and their order are always the same."""
 
     bits: Sequence[float]
     bytes: Sequence[float]
 
     @property
-    def value(self) -> float:
-        """Bits per byte; lower is better."""
+    def bits_per_byte(self) -> float:
+        """The score of all texts together; lower is better."""
         return math.fsum(self.bits) / math.fsum(self.bytes)
 
 
-Scores = dict[str, dict[str, dict[int, Score]]]  # by texts, corpus and seed
+# By texts, corpus and seed.
+Scores = dict[str, dict[str, dict[int, Score]]]
 
 
 def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
-    """The scores of each run's last checkpoint, by the name of its corpus's run; ValueError:
-    they do not compare."""
-    texts = {path: read_documents(path) for path in options.eval_text}
-    device, first = device_of(options.device), None
-    scores: Scores = {path: defaultdict(dict) for path in texts}
-    known: dict[tuple[str, int], str] = {}  # runs by corpus and seed
-    digests: dict[str, list[str]] = {}
+    """Return the scores of each run's newest checkpoint, by the names of its data.
+
+    Raises SettingsError if two runs do not compare.
+    """
+    texts_by_path = {path: read_documents(path) for path in options.eval_text}
+    device = device_of(options.device)
+    scores: Scores = {path: defaultdict(dict) for path in texts_by_path}
+    records: dict[str, Record] = {}
     for run in runs:
         trained = load_pretrained(run, device)
-        if not (record := trained.record):
-            raise SettingsError(f"{run} is no run of trainer.train")
-        first = first or record
-        name, seed, data = (
-            corpus_of(record),
-            config_of(record.settings, run).seed,
-            [own["digest"] for own in record.data],
-        )
-        problem = ""
-        if digests.setdefault(name, data) != data:
-            problem = f"another corpus is called {name}; rename the folder of one, and train there"
-        elif (other := known.setdefault((name, seed), run)) != run:
-            problem = f"{other} was trained on the same corpus, {name}, with the same seed, {seed}"
-        if problem := differs(first, record) or problem:
+        if not trained.record:
+            raise SettingsError(f"{run} is not a run of trainer.train")
+        problem = _find_problem(run, trained.record, records)
+        if problem:
             raise SettingsError(f"{run} cannot be compared with {runs[0]}: {problem}")
-        with autocast_of(options.dtype, device):
-            for path, own in texts.items():
-                scores[path][name][seed] = score(trained, own, options.micro_batch)
+        records[run] = trained.record
+        trained.model.compute_in(compute_dtype(options.dtype, device))
+        corpus = corpus_of(trained.record)
+        seed = seed_of(trained.record)
+        for path, texts in texts_by_path.items():
+            scores[path][corpus][seed] = score(trained, texts, options.micro_batch)
     return scores
 
 
+def _find_problem(run: str, record: Record, earlier: dict[str, Record]) -> str:
+    """Return why a run cannot be compared with earlier ones; "" if it can."""
+    if earlier:
+        setting = differs(next(iter(earlier.values())), record)
+        if setting:
+            return setting
+    corpus = corpus_of(record)
+    for other, other_record in earlier.items():
+        if other == run or corpus_of(other_record) != corpus:
+            continue
+        if _digests(other_record) != _digests(record):
+            return f"another corpus is called {corpus}; rename the folder of one, and train there"
+        seed = seed_of(record)
+        if seed_of(other_record) == seed:
+            return f"{other} was trained on the same corpus, {corpus}, with the same seed, {seed}"
+    return ""
+
+
 def corpus_of(record: Record) -> str:
-    """The names of the folders of the runs that a model was trained on, with their shares."""
-    parts = [(Path(own["folder"]).parent.name, own["share"]) for own in record.data]
-    return (
-        "+".join(f"{name}={share:.2g}" for name, share in parts) if len(parts) > 1 else parts[0][0]
-    )
+    """Return the names of the folders of the runs that a model was trained on, with their shares.
+
+    A single one has no share.
+    """
+    names = [Path(entry["folder"]).parent.name for entry in record.data]
+    if len(names) == 1:
+        return names[0]
+    shares = [f"{entry['share']:.2g}" for entry in record.data]
+    return "+".join(f"{name}={share}" for name, share in zip(names, shares, strict=True))
+
+
+def seed_of(record: Record) -> int:
+    """Return the seed of a run."""
+    return _config_of(record).seed
+
+
+def _config_of(record: Record) -> TrainConfig:
+    return config_of(record.settings, "a run's record")
+
+
+def _digests(record: Record) -> list[Any]:
+    return [entry["digest"] for entry in record.data]
 
 
 def differs(first: Record, second: Record) -> str:
-    """The first setting that two runs to be compared must not differ in, and do; data and seed
-    may differ."""
-    one, other = (
-        {**dataclasses.asdict(config_of(record.settings, "a run's record")), "step": record.step}
-        for record in (first, second)
-    )
-    names = [
-        field.name for field in dataclasses.fields(TrainConfig) if field.metadata["shapes_bytes"]
-    ]
-    wrong = (
-        key for key in [*names, "step"] if key not in ("data", "seed") and one[key] != other[key]
-    )
-    return next((f"{key} is {other[key]}, there {one[key]}" for key in wrong), "")
+    """Return the first setting in which two runs may not differ and do; "" if there is none.
+
+    Data and seed may differ.
+    """
+    settings = [dataclasses.asdict(_config_of(record)) for record in (first, second)]
+    for field in dataclasses.fields(TrainConfig):
+        if field.name in ("data", "seed") or not field.metadata["shapes_bytes"]:
+            continue
+        old, new = (values[field.name] for values in settings)
+        if old != new:
+            return f"{field.name} is {new}, there {old}"
+    if first.step != second.step:
+        return f"step is {second.step}, there {first.step}"
+    return ""
 
 
 def score(trained: Pretrained, texts: Sequence[str], micro_batch: int) -> Score:
-    """The model's bits per byte of each text that its tokenizer can write; raises ValueError if
-    it can write none."""
-    found = score_texts(
-        trained.model, Tokenizer(trained.tokenizer), texts, trained.eot, micro_batch=micro_batch
+    """Return the model's bits and bytes of each text that its tokenizer can write.
+
+    Raises ValueError if it can write none.
+    """
+    tokenizer = Tokenizer(trained.tokenizer)
+    scores = score_texts(trained.model, tokenizer, texts, trained.eot, micro_batch=micro_batch)
+    return Score(
+        bits=[text.nats / math.log(2) for text in scores],
+        bytes=[text.num_bytes for text in scores],
     )
-    return Score([nats / math.log(2) for nats, _, _ in found], [size for _, _, size in found])
 
 
 def read_documents(path: str) -> list[str]:
-    """The texts of a JSON Lines file, or a plain text as the only one; raises SettingsError,
-    ValueError."""
+    """Return the texts of a JSON Lines file, or a plain text as the only one.
+
+    Raises SettingsError if the file is empty or cannot be read; ValueError naming a line.
+    """
     text = read_text(path, "eval_text")
     if not text.strip():
         raise SettingsError(f"eval_text: {path} is empty")
-    if Path(path).suffix not in (".jsonl", ".ndjson"):
+    if Path(path).suffix not in _JSON_LINES:
         return [text]
     texts = []
-    for number, line in enumerate(
-        text.removesuffix("\n").split("\n"), 1
-    ):  # JSON may have what splitlines splits at
+    # JSON may contain characters at which splitlines would split.
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         try:
-            texts.append(json.loads(line)["text"] + "")  # a TypeError for anything but a text
+            # Adding "" raises a TypeError for anything except a text.
+            texts.append(json.loads(line)["text"] + "")
         except (ValueError, TypeError, KeyError):
             raise ValueError(
-                f'{path}, line {number} is no JSON object with a text: {{"text": "…"}}'
+                f'{path}, line {number} is not a JSON object with a text: {{"text": "…"}}'
             ) from None
     return texts
 
@@ -186,14 +197,14 @@ class Difference:
     """The second corpus's score minus the first's, over paired seeds."""
 
     mean: float  # over the seeds
-    of_seeds: float  # its standard error by seeds; NaN for a single one
-    of_texts: float  # and by texts
-    # half the width of its 95% confidence interval, from both errors; NaN for a single seed
+    error_by_seeds: float  # standard error; NaN for a single seed
+    error_by_texts: float  # standard error; NaN for a single text
+    # Half the width of its 95% confidence interval, from both errors; NaN for a single seed.
     interval: float
 
     def verdict(self, first: str, second: str) -> str:
-        """Which corpus is better if the interval excludes zero, or why neither."""
-        if not self.mean and not self.of_seeds:
+        """Return which corpus is better if the interval excludes zero, or why neither."""
+        if not self.mean and not self.error_by_seeds:
             return "no difference"
         if math.isnan(self.interval):
             return "unknown: one seed"
@@ -201,9 +212,19 @@ class Difference:
             return "within the noise"
         return f"{second if self.mean < 0 else first} is better"
 
+    def cells(self) -> list[str]:
+        """Return the numbers as the table shows them."""
+        numbers = [
+            f"{self.mean:+.4f}",
+            f"{self.mean - self.interval:+.4f} to {self.mean + self.interval:+.4f}",
+            f"{self.error_by_seeds:.4f}",
+            f"{self.error_by_texts:.4f}",
+        ]
+        return ["unknown" if "nan" in number else number for number in numbers]
+
 
 def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
-    """The difference of two corpora on some texts; entry s of both has seed s.
+    """Return the difference of two corpora on some texts; entry s of both has seed s.
 
     The error by texts is that of a ratio of sums (Cochran, 1977, section 6.4), from differences
     averaged over the seeds, over complete texts, since the tokens of one are not independent
@@ -211,71 +232,82 @@ def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
     (Zou and Donner's MOVER, 2008). With two or three seeds, degrees of freedom as by Welch and
     Satterthwaite would find a difference of equal corpora twice as often.
     """
-    by_seed = [b.value - a.value for a, b in zip(first, second, strict=True)]
-    mean, seeds = statistics.fmean(by_seed), len(by_seed)
-    of_seeds = statistics.stdev(by_seed) / math.sqrt(seeds) if seeds > 1 else math.nan
+    pairs = list(zip(first, second, strict=True))
+    by_seed = [b.bits_per_byte - a.bits_per_byte for a, b in pairs]
+    mean = statistics.fmean(by_seed)
+    num_seeds = len(by_seed)
+    error_by_seeds = math.nan
+    if num_seeds > 1:
+        error_by_seeds = statistics.stdev(by_seed) / math.sqrt(num_seeds)
+
     sizes = np.asarray(first[0].bytes, dtype=np.float64)
-    bits = [
-        np.mean([score.bits for score in own], axis=0, dtype=np.float64) for own in (first, second)
-    ]
-    rest, n = bits[1] - bits[0] - mean * sizes, len(sizes)
-    of_texts = (
-        math.sqrt(n / (n - 1) * float(rest @ rest)) / float(sizes.sum()) if n > 1 else math.nan
-    )
-    interval = math.hypot(_t(seeds - 1) * of_seeds, _t(n - 1) * of_texts if n > 1 else 0.0)
-    return Difference(mean, of_seeds, of_texts, interval)
+    bits_of_first = np.mean([score.bits for score in first], axis=0, dtype=np.float64)
+    bits_of_second = np.mean([score.bits for score in second], axis=0, dtype=np.float64)
+    residuals = bits_of_second - bits_of_first - mean * sizes
+    num_texts = len(sizes)
+    error_by_texts = math.nan
+    width_by_texts = 0.0
+    if num_texts > 1:
+        squares = num_texts / (num_texts - 1) * float(residuals @ residuals)
+        error_by_texts = math.sqrt(squares) / float(sizes.sum())
+        width_by_texts = _students_t(num_texts - 1) * error_by_texts
+
+    interval = math.hypot(_students_t(num_seeds - 1) * error_by_seeds, width_by_texts)
+    return Difference(mean, error_by_seeds, error_by_texts, interval)
 
 
-def _t(freedom: int) -> float:
+def _students_t(freedom: int) -> float:
     if not freedom:
         return math.nan
-    return _T[freedom - 1] if freedom <= len(_T) else 1.96 + 2.5 / freedom  # within 0.002
+    if freedom <= len(_STUDENTS_T):
+        return _STUDENTS_T[freedom - 1]
+    # Within 0.002 of it.
+    return 1.96 + 2.5 / freedom
+
+
+_COLUMNS = (
+    "texts",
+    "corpus",
+    "bits per byte",
+    "95% interval",
+    "error by seeds",
+    "error by texts",
+    "result",
+)
 
 
 def table(scores: Scores) -> str:
-    """Markdown: for each set of texts, each corpus with its standard deviation over seeds, and
-    each two corpora's difference over the seeds that both have.
+    """Return a Markdown table of each set of texts.
+
+    It has each corpus with its standard deviation over seeds, and each two corpora's difference
+    over the seeds that both have.
     """
-    rows = [
-        [
-            "texts",
-            "corpus",
-            "bits per byte",
-            "95% interval",
-            "error by seeds",
-            "error by texts",
-            "result",
-        ]
-    ]
-    rows.append(["---"] * len(rows[0]))
-    for texts, by_name in scores.items():
-        for name, of_seeds in by_name.items():
-            values = [score.value for score in of_seeds.values()]
+    rows = [[*_COLUMNS], ["---"] * len(_COLUMNS)]
+    for texts, score_by_corpus in scores.items():
+        for corpus, score_by_seed in score_by_corpus.items():
+            values = [score.bits_per_byte for score in score_by_seed.values()]
             deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-            rows.append([texts, name, f"{statistics.fmean(values):.4f}{deviation}", "", "", "", ""])
-        for (first, a), (second, b) in itertools.combinations(by_name.items(), 2):
-            if seeds := sorted(a.keys() & b.keys()):
-                found = difference([a[seed] for seed in seeds], [b[seed] for seed in seeds])
-                interval = (
-                    f"{found.mean - found.interval:+.4f} to {found.mean + found.interval:+.4f}"
-                )
-                numbers = [
-                    f"{found.mean:+.4f}",
-                    interval,
-                    f"{found.of_seeds:.4f}",
-                    f"{found.of_texts:.4f}",
-                ]
-                cells = ["unknown" if "nan" in number else number for number in numbers]
-                rows.append([texts, f"{second} − {first}", *cells, found.verdict(first, second)])
+            mean = f"{statistics.fmean(values):.4f}{deviation}"
+            rows.append([texts, corpus, mean, "", "", "", ""])
+        for (first, a), (second, b) in itertools.combinations(score_by_corpus.items(), 2):
+            seeds = sorted(a.keys() & b.keys())
+            if not seeds:
+                continue
+            result = difference([a[seed] for seed in seeds], [b[seed] for seed in seeds])
+            verdict = result.verdict(first, second)
+            rows.append([texts, f"{second} − {first}", *result.cells(), verdict])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def print_table(runs: Sequence[str], options: CompareOptions) -> None:
+    """Print the table of the runs' scores."""
     print(table(scores_of(runs, options)))
 
 
-_NAMED = {"runs": "folders of runs that differ in --data and --seed alone"}
-main = partial(run_command, "trainer.tools.compare", __doc__, _NAMED, CompareOptions, print_table)
+_ARGUMENTS = {"runs": "folders of runs that differ only in --data and --seed"}
+main = partial(
+    run_command, "trainer.tools.compare", __doc__, _ARGUMENTS, CompareOptions, print_table
+)
 
 
 if __name__ == "__main__":

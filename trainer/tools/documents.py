@@ -23,7 +23,7 @@ from schemas import option
 from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import run_command
 from trainer.config import config_of
-from trainer.corpora import open_corpora
+from trainer.corpora import Corpora, open_corpora
 from trainer.shards import Documents
 
 
@@ -37,74 +37,100 @@ class DocumentsOptions:
     )
 
 
-class Numbers(Documents):
-    """Documents in which each token is the number of its document, counted from `first`."""
+class NumberedDocuments(Documents):
+    """Documents in which each token is the number of its document, counted from `first`.
+
+    A sampler's windows of them show the document of each token.
+    """
 
     def __init__(self, lengths: np.ndarray, first: int) -> None:
-        self.lengths, self._first_number, self.dtype = lengths, first, np.dtype(np.int64)
+        self.lengths = lengths
+        self.dtype = np.dtype(np.int64)
+        self._first_number = first
 
     def __getitem__(self, document: int) -> np.ndarray:
         return np.full(self.lengths[document], self._first_number + document)
 
     def copy_into(
-        self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, *range: np.ndarray
+        self,
+        out: np.ndarray,
+        documents: np.ndarray,
+        at: np.ndarray,
+        begin: np.ndarray,
+        count: np.ndarray,
     ) -> None:
-        for document, start, length in zip(
-            documents.tolist(), at.tolist(), range[1].tolist(), strict=True
-        ):
+        rows = zip(documents.tolist(), at.tolist(), count.tolist(), strict=True)
+        for document, start, length in rows:
             out[start : start + length] = self._first_number + document
 
 
 def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
-    """The documents of a step, read from a corpus in which every token is its document's number;
-    or CheckpointError."""
+    """Yield the documents of a step in the order of its samples.
+
+    Each has its sample, its url_id, and where in the window its tokens begin and end. Raises
+    CheckpointError if the run has no checkpoint, or was trained on other shards.
+    """
     path = resolve(run)
     record = read_record(path)
     config = config_of(record.settings, str(path))
     corpora = open_corpora(config.data, record.data)
-    if [own["digest"] for own in corpora.description()] != [own["digest"] for own in record.data]:
+    digests = [dataset.digest for dataset in corpora.datasets]
+    if digests != [entry["digest"] for entry in record.data]:
         raise CheckpointError(
             f"{path} was trained on other shards than {', '.join(config.data)} has now"
         )
-    known, first = (
-        np.zeros(0, np.uint64),
-        corpora.tokenizer.eot + 1,
-    )  # url_ids; the number of the first document
-    for dataset in corpora.datasets:
-        dataset.opened["train"] = Numbers(dataset.documents("train").lengths, first + len(known))
-        known = np.concatenate([known, dataset.url_ids("train")])
-    context = record.model["context"]
-    sampler = corpora.sampler(config)
-    batch = config.windows_per_batch(context)
-    for sample, row in enumerate(sampler.windows((step - 1) * batch, batch), (step - 1) * batch):
+    # End-of-text keeps its id, which is below all numbers.
+    first_number = corpora.tokenizer.eot + 1
+    url_ids = _number_documents(corpora, first_number)
+    batch = config.windows_per_batch(record.model["context"])
+    first_sample = (step - 1) * batch
+    windows = corpora.sampler(config).windows(first_sample, batch)
+    for sample, window in enumerate(windows, first_sample):
         begin = 0
-        for number, tokens in itertools.groupby(row.tolist()):
+        for number, tokens in itertools.groupby(window.tolist()):
             end = begin + len(list(tokens))
-            if number >= first:  # not an end-of-text
+            if number >= first_number:
                 yield {
                     "sample": sample,
-                    "url_id": int(known[number - first]),
+                    "url_id": int(url_ids[number - first_number]),
                     "begin": begin,
                     "end": end,
                 }
             begin = end
 
 
+def _number_documents(corpora: Corpora, first_number: int) -> np.ndarray:
+    """Replace the documents of the corpora by their numbers; return the url_id of each."""
+    url_ids = np.zeros(0, np.uint64)
+    for dataset in corpora.datasets:
+        lengths = dataset.documents("train").lengths
+        dataset.opened["train"] = NumberedDocuments(lengths, first_number + len(url_ids))
+        url_ids = np.concatenate([url_ids, dataset.url_ids("train")])
+    return url_ids
+
+
 def print_documents(run: str, options: DocumentsOptions) -> None:
-    found = list(documents_of(run, options.step))
-    if options.corpus:  # a document that is not in it has no URL
-        ids = pa.array([part["url_id"] for part in found], pa.uint64())
-        dataset = pyarrow.dataset.dataset(options.corpus, format="parquet")
-        rows = dataset.to_table(["url_id", "url"], filter=pc.field("url_id").isin(ids)).to_pylist()
-        urls = {row["url_id"]: row["url"] for row in rows}
-        found = [part | {"url": urls.get(part["url_id"])} for part in found]
-    for part in found:
-        print(json.dumps(part))
+    """Print each document of a step as a line of JSON."""
+    entries = list(documents_of(run, options.step))
+    if options.corpus:
+        url_by_id = _read_urls(options.corpus, [entry["url_id"] for entry in entries])
+        for entry in entries:
+            # A document that is not in the corpus has no URL.
+            entry["url"] = url_by_id.get(entry["url_id"])
+    for entry in entries:
+        print(json.dumps(entry))
 
 
-_NAMED = {"run": "a run's folder, or a checkpoint"}
+def _read_urls(corpus: str, url_ids: list[int]) -> dict[int, str]:
+    wanted = pc.field("url_id").isin(pa.array(url_ids, pa.uint64()))
+    dataset = pyarrow.dataset.dataset(corpus, format="parquet")
+    rows = dataset.to_table(["url_id", "url"], filter=wanted).to_pylist()
+    return {row["url_id"]: row["url"] for row in rows}
+
+
+_ARGUMENTS = {"run": "a run's folder, or a checkpoint"}
 main = partial(
-    run_command, "trainer.tools.documents", __doc__, _NAMED, DocumentsOptions, print_documents
+    run_command, "trainer.tools.documents", __doc__, _ARGUMENTS, DocumentsOptions, print_documents
 )
 
 

@@ -1,5 +1,4 @@
-"""Evaluate a model: validation loss over a fixed set of windows, perplexity and bits per byte of
-a text."""
+"""Evaluate a model: its validation loss on shards, its perplexity and bits per byte on a text."""
 
 from __future__ import annotations
 
@@ -10,18 +9,37 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from schemas import SettingsError, option
 from trainer.command_line import note, read_text, run_command
 from trainer.corpora import open_corpora
-from trainer.device import autocast_of
+from trainer.data import IGNORED, DocumentBlocks
+from trainer.device import compute_dtype
 from trainer.distributed import Ranks
 from trainer.model import GPT
-from trainer.pretrained import MODELS, ModelOptions, Tokenizer, load_pretrained
-from trainer.validation import bits_per_byte, count_bytes, validation_loss, validation_windows
+from trainer.pretrained import MODELS, ModelOptions, Pretrained, load_pretrained
+from trainer.text import Tokenizer
+from trainer.validation import (
+    bits_per_byte,
+    count_bytes,
+    score_windows,
+    validation_loss,
+    validation_windows,
+)
+
+# math.exp overflows above 709.
+_MAX_EXPONENT = 700
+
+
+class TextScore(NamedTuple):
+    """How well a model predicts a text."""
+
+    nats: float  # negative log-likelihood
+    num_tokens: int
+    num_bytes: int  # of the text that the ids decode to, in UTF-8
 
 
 def score_text(
@@ -34,32 +52,43 @@ def score_text(
     stride: int = 0,
     micro_batch: int = 8,
 ) -> dict[str, float | int | None]:
-    """How well the model predicts `text`: each token once, the first one from an end-of-text.
+    """Return figures of how well the model predicts `text`.
 
-    `word_perplexity` divides by `words`, or, for 0, by those between white space; `stride` is that
-    of `score_documents`. The result has tokens, words, bytes, loss (nats per token), perplexity
-    (per token), word_perplexity (None over 1e304), and bits_per_byte (of the text that the ids
-    decode to, in UTF-8).
-    Raises ValueError: there is no text that the tokenizer can write, the stride is longer than the
-    context, or the loss is not finite.
+    Each token is predicted once, the first one from an end-of-text. `word_perplexity` divides by
+    `words`, or, for 0, by those between white space. `stride` is as in `score_documents`. The
+    result has tokens, words, bytes, loss (nats per token), perplexity (per token), word_perplexity
+    (None over 1e304), and bits_per_byte (of the text that the ids decode to, in UTF-8). Raises
+    ValueError if there is no text that the tokenizer can write, if the stride is longer than the
+    context, or if the loss is not finite.
     """
-    ((nats, tokens, size),) = score_texts(
-        model, tokenizer, [text], eot, stride=stride, micro_batch=micro_batch
-    )
-    words, length = words or len(text.split()), len(text.encode("utf-8", "surrogatepass"))
-    if size < length:
+    (score,) = score_texts(model, tokenizer, [text], eot, stride=stride, micro_batch=micro_batch)
+    text_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if score.num_bytes < text_bytes:
         note(
-            f"the tokenizer loses {length - size:,} of the text's {length:,} bytes: bits_per_byte "
-            f"is of the others"
+            f"the tokenizer loses {text_bytes - score.num_bytes:,} of the text's {text_bytes:,} "
+            f"bytes: bits_per_byte is of the others"
         )
-    counts = {"tokens": tokens, "words": words, "bytes": size}
-    losses = {"loss": nats / tokens, "bits_per_byte": nats / math.log(2) / size}
-    if not math.isfinite(nats):
+    if not math.isfinite(score.nats):
         raise ValueError("the model's loss on the text is not finite; it has no perplexity")
-    rates = {"perplexity": nats / tokens, "word_perplexity": nats / max(1, words)}
-    # JSON has no infinity, which those of a text without white space may reach.
-    perplexities = {key: math.exp(own) if own < 700 else None for key, own in rates.items()}
-    return counts | losses | perplexities
+    words = words or len(text.split())
+    loss = score.nats / score.num_tokens
+    return {
+        "tokens": score.num_tokens,
+        "words": words,
+        "bytes": score.num_bytes,
+        "loss": loss,
+        "bits_per_byte": score.nats / math.log(2) / score.num_bytes,
+        "perplexity": _perplexity(loss),
+        "word_perplexity": _perplexity(score.nats / max(1, words)),
+    }
+
+
+def _perplexity(nats: float) -> float | None:
+    """Return e to the power of nats; None where JSON has no number for it.
+
+    A text without white space may reach that per word.
+    """
+    return math.exp(nats) if nats < _MAX_EXPONENT else None
 
 
 def score_texts(
@@ -70,28 +99,43 @@ def score_texts(
     *,
     stride: int = 0,
     micro_batch: int = 8,
-) -> list[tuple[float, int, int]]:
-    """(negative log-likelihood in nats, tokens, bytes) of each text that the tokenizer can write.
+) -> list[TextScore]:
+    """Return the scores of those texts that the tokenizer can write.
 
-    A tokenizer may lose what is not in its vocabulary: bytes are those that its ids have.
-    ValueError if there is none.
+    A tokenizer may lose characters that its vocabulary lacks: bytes are counted from its ids.
+    Raises ValueError if it can write no text.
     """
-    written = []
+    documents = []
+    sizes = []
     for text in texts:
         ids = tokenizer.encode(text)
-        if size := min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids)):
-            written.append((ids, size))
-    if not written:
+        num_bytes = min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids))
+        if num_bytes:
+            documents.append(ids)
+            sizes.append(num_bytes)
+    if not documents:
         raise ValueError(
             "there is no text, or the tokenizer cannot write any of it: it has no perplexity"
         )
-    nats = score_documents(
-        model, [ids for ids, _ in written], eot, stride=stride, micro_batch=micro_batch
-    )
-    return [(own, len(ids), size) for own, (ids, size) in zip(nats.tolist(), written, strict=True)]
+    nats = score_documents(model, documents, eot, stride=stride, micro_batch=micro_batch)
+    return [
+        TextScore(document_nats, len(ids), num_bytes)
+        for document_nats, ids, num_bytes in zip(nats.tolist(), documents, sizes, strict=True)
+    ]
 
 
-@torch.no_grad()
+# There is nothing to mask in a window with one document.
+_ONE_DOCUMENT = DocumentBlocks(eot=0, mask=False)
+
+
+class _Window(NamedTuple):
+    """A part of a document to predict: the last of the ids' successors are the targets."""
+
+    document: int
+    ids: list[int]
+    targets: list[int]
+
+
 def score_documents(
     model: GPT,
     documents: Sequence[Sequence[int]],
@@ -100,55 +144,60 @@ def score_documents(
     stride: int = 0,
     micro_batch: int = 8,
 ) -> torch.Tensor:
-    """The negative log-likelihood of each document in nats (N,), float64; its first token
-    follows an end-of-text.
+    """Return the negative log-likelihood of each document in nats (N,), in float64.
 
-    Each window predicts `stride` tokens, which so see at least context − stride tokens before them;
-    0 means the context, which gives contiguous chunks. A longer stride is a ValueError.
+    A document's first token follows an end-of-text. Each window predicts `stride` tokens, which so
+    see at least context − stride tokens before them. 0 means the context, which gives contiguous
+    chunks. Raises ValueError for a stride that is longer than the context.
     """
-    context, device = model.config.context, model.wte.weight.device
+    context = model.config.context
+    device = model.wte.weight.device
     if not 0 <= stride <= context:
         raise ValueError(f"stride {stride} is not between 0 and the model's context {context}")
-    windows = [
-        (k, *own)
-        for k, ids in enumerate(documents)
-        for own in text_windows([eot, *ids], context, stride)
-    ]
-    # The longest first: little padding, and running out of memory shows at once.
-    windows.sort(key=lambda window: -len(window[1]))
-    result = torch.zeros(len(documents), dtype=torch.float64)
+    windows = []
+    for number, ids in enumerate(documents):
+        for known_ids, next_ids in text_windows([eot, *ids], context, stride):
+            windows.append(_Window(number, known_ids, next_ids))
+    # The longest first: little padding, and a lack of memory shows at once.
+    windows.sort(key=lambda window: -len(window.ids))
+    nats = torch.zeros(len(documents), dtype=torch.float64)
     for first in range(0, len(windows), micro_batch):
-        own = windows[first : first + micro_batch]
-        shape = len(own), len(own[0][1])
-        inputs, targets = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -100)
-        for row, (_, ids, wanted) in enumerate(own):
-            inputs[row, : len(ids)] = torch.tensor(ids)
-            targets[row, len(ids) - len(wanted) : len(ids)] = torch.tensor(wanted)
-        nats = model(inputs.to(device), targets.to(device), reduction="none").double().sum(1).cpu()
-        result.index_add_(0, torch.tensor([k for k, *_ in own]), nats)
-    return result
+        batch = windows[first : first + micro_batch]
+        shape = (len(batch), len(batch[0].ids))
+        inputs = torch.zeros(shape, dtype=torch.int64)
+        targets = torch.full(shape, IGNORED)
+        for row, window in enumerate(batch):
+            end = len(window.ids)
+            inputs[row, :end] = torch.tensor(window.ids)
+            targets[row, end - len(window.targets) : end] = torch.tensor(window.targets)
+        of_windows = score_windows(model, inputs.to(device), targets.to(device), _ONE_DOCUMENT)
+        nats.index_add_(0, torch.tensor([window.document for window in batch]), of_windows.cpu())
+    return nats
 
 
 def text_windows(
     stream: list[int], context: int, stride: int
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """(inputs, targets of the last `stride` of them; 0 for all): they predict each token of
-    stream[1:] once."""
+    """Yield inputs and targets that predict each token of stream[1:] once.
+
+    Only the last `stride` inputs have targets; 0 for all.
+    """
     stride = stride or context
     for done in range(0, len(stream) - 1, stride):
         end = min(done + stride, len(stream) - 1)
         yield stream[max(0, done + stride - context) : end], stream[done + 1 : end + 1]
 
 
-_RULES = (  # of Megatron-LM's detokenizer
-    (r" @([-,.])@ ", r"\1"),  # inside numbers and compounds
+# Megatron-LM's detokenizer. The first is inside numbers and compounds.
+_DETOKENIZING_RULES = (
+    (r" @([-,.])@ ", r"\1"),
     (r" ([:;.!?,])( |$)", r"\1\2"),
     (r" '(s|t|d|m|ll|re|ve)\b", r"'\1"),
     (r"s ' ", r"s' "),
     (r"([(\[{]) ([^()\[\]{}]*?) ([)\]}])", r"\1\2\3"),
     (r'" ([^"\n]*?) "', r'"\1"'),
     (r"' ([^'\n]*?) '", r"'\1'"),
-    (r"=( =)+", lambda found: found[0].replace(" ", "")),
+    (r"=( =)+", lambda match: match[0].replace(" ", "")),
     (" \xb0 ", "\xb0"),
     (r" N ", " 1 "),
     (r" \n", "\n"),
@@ -157,19 +206,18 @@ _RULES = (  # of Megatron-LM's detokenizer
 
 
 def published_words(text: str) -> int:
-    """The number of words that published WikiText perplexities divide by: those between white
-    space, and line ends.
+    """Return the number of words that published WikiText perplexities divide by.
 
-    Merity et al. (2016, table 1) give 245,569 tokens for the test set, which has 241,211 words and
-    4,358 lines, whose ends are the token `<eos>`; blank lines count. It is the same for
-    `wiki.test.tokens` and `wiki.test.raw`.
+    They are those between white space, and line ends. Merity et al. (2016, table 1) give 245,569
+    tokens for the test set, which has 241,211 words and 4,358 lines, whose ends are the token
+    `<eos>`; blank lines count. It is the same for `wiki.test.tokens` and `wiki.test.raw`.
     """
     return len(text.split()) + text.count("\n")
 
 
 def detokenize(text: str) -> str:
-    """`wiki.test.tokens` or `.raw` as running text."""
-    for pattern, replacement in _RULES:
+    """Return `wiki.test.tokens` or `.raw` as running text."""
+    for pattern, replacement in _DETOKENIZING_RULES:
         text = re.sub(pattern, replacement, text)
     return text
 
@@ -196,44 +244,63 @@ class EvaluateOptions(ModelOptions):
 
 
 def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
-    """The requested figures, on rank 0; raises ValueError for what cannot be evaluated."""
+    """Return the requested figures, on rank 0; raises ValueError for what cannot be evaluated."""
     if not (options.data or options.text):
         raise SettingsError("nothing to evaluate: give --data DIR, --text FILE, or both")
-    with Ranks.join(options.device) as ranks, autocast_of(options.dtype, ranks.device):
+    with Ranks.join(options.device) as ranks:
         trained = load_pretrained(
             folder, ranks.device, verify_key=options.verify_key, step=options.step
         )
-        model, micro_batch = trained.model, options.micro_batch
+        trained.model.compute_in(compute_dtype(options.dtype, ranks.device))
         result: dict[str, Any] = {"model": str(trained.folder)}
         if trained.record:
             result["step"] = trained.record.step
         if options.data:
-            corpora = open_corpora(options.data)
-            trained.check_tokenizer(corpora.tokenizer, options.data[0])
-            windows = validation_windows(corpora, model.config.context, options.windows)
-            if windows is None:
-                raise ValueError(
-                    f"{', '.join(options.data)}: there is no document in the val split; give other "
-                    f"--data"
-                )
-            result["val_windows"] = len(windows)
-            loss = validation_loss(model, windows, ranks, trained.blocks, micro_batch)
-            if not math.isfinite(loss):
-                raise ValueError(f"the model's loss on {', '.join(options.data)} is not finite")
-            result["val_loss"] = loss
-            if num_bytes := count_bytes(windows, corpora.tokenizer):
-                result["val_bits_per_byte"] = bits_per_byte(loss, windows, num_bytes)
+            result |= _evaluate_data(trained, options, ranks)
         if options.text:
-            text, tokenizer = read_text(options.text, "text"), Tokenizer(trained.tokenizer)
-            words = published_words(text) if options.wikitext else 0
-            text = detokenize(text) if options.detokenize else text
-            how = {"words": words, "stride": options.stride, "micro_batch": micro_batch}
-            result |= {"text": options.text, "stride": options.stride or model.config.context}
-            result |= score_text(model, tokenizer, text, trained.eot, **how)
-        return result if ranks.main else {}
+            result |= _evaluate_text(trained, options.text, options)
+        return result if ranks.is_main else {}
+
+
+def _evaluate_data(trained: Pretrained, options: EvaluateOptions, ranks: Ranks) -> dict[str, Any]:
+    corpora = open_corpora(options.data)
+    trained.check_tokenizer(corpora.tokenizer, options.data[0])
+    windows = validation_windows(corpora, trained.model.config.context, options.windows)
+    names = ", ".join(options.data)
+    if windows is None:
+        raise ValueError(f"{names}: there is no document in the val split; give other --data")
+    loss = validation_loss(trained.model, windows, ranks, trained.blocks, options.micro_batch)
+    if not math.isfinite(loss):
+        raise ValueError(f"the model's loss on {names} is not finite")
+    result = {"val_windows": len(windows), "val_loss": loss}
+    num_bytes = count_bytes(windows, corpora.tokenizer)
+    if num_bytes:
+        result["val_bits_per_byte"] = bits_per_byte(loss, windows, num_bytes)
+    return result
+
+
+def _evaluate_text(trained: Pretrained, path: str, options: EvaluateOptions) -> dict[str, Any]:
+    text = read_text(path, "text")
+    words = 0
+    if options.wikitext:
+        # Before the text is changed: published perplexities count the words of the original.
+        words = published_words(text)
+    if options.detokenize:
+        text = detokenize(text)
+    figures = score_text(
+        trained.model,
+        Tokenizer(trained.tokenizer),
+        text,
+        trained.eot,
+        words=words,
+        stride=options.stride,
+        micro_batch=options.micro_batch,
+    )
+    return {"text": path, "stride": options.stride or trained.model.config.context, **figures}
 
 
 def print_figures(model: str, options: EvaluateOptions) -> None:
+    """Print the requested figures as JSON, on rank 0."""
     if result := evaluate(model, options):
         print(json.dumps(result, indent=1))
 

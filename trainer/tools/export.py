@@ -13,20 +13,15 @@ from pathlib import Path
 
 from schemas import SettingsError, option
 from trainer.command_line import check_local, run_command
-from trainer.pretrained import load_pretrained, save_huggingface
+from trainer.huggingface import save_huggingface
+from trainer.pretrained import CheckpointOptions, load_pretrained
 from trainer.signing import signer_of
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(CheckpointOptions):
     """Settings of `trainer.tools.export`."""
 
-    step: int | None = option(
-        None, "the run's checkpoint of this step (default: the newest)", minimum=0
-    )
-    verify_key: str | None = option(
-        None, "refuse a model unless the owner of this public key signed it", metavar="PEM"
-    )
     sign_key: str | None = option(
         None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM"
     )
@@ -35,26 +30,28 @@ class ExportOptions:
 def export(source: str, place: str, options: ExportOptions) -> None:
     """Write the model in `source` to a folder: weights as safetensors, configuration, tokenizer.
 
-    Raises SettingsError: the folder is not empty; ValueError: there is no such model, or none that
-    transformers has.
+    Raises SettingsError if the folder is not empty; ValueError if there is no such model, or if
+    transformers does not have it.
     """
     check_local(place, "where the model goes")
     folder = Path(place)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    is_empty_folder = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_empty_folder:
         raise SettingsError(f"{folder} exists and is not an empty folder; give another one")
-    signer = signer_of(options.sign_key) if options.sign_key else None
+    # A wrong key is reported before anything is written.
+    sign = signer_of(options.sign_key) if options.sign_key else None
     trained = load_pretrained(source, verify_key=options.verify_key, step=options.step)
     save_huggingface(trained.model, folder, trained.tokenizer, trained.eot)
-    if signer:
-        signer(folder)
+    if sign:
+        sign(folder)
     print(f"{folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
 
 
-_NAMED = {
+_ARGUMENTS = {
     "checkpoint": "a checkpoint, or a run's folder for its newest",
     "folder": "where the model goes",
 }
-main = partial(run_command, "trainer.tools.export", __doc__, _NAMED, ExportOptions, export)
+main = partial(run_command, "trainer.tools.export", __doc__, _ARGUMENTS, ExportOptions, export)
 
 
 if __name__ == "__main__":

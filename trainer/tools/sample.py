@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
 from schemas import option
 from trainer.command_line import run_command
-from trainer.device import device_of, in_bfloat16
-from trainer.pretrained import MODELS, ModelOptions, Tokenizer, load_pretrained
+from trainer.device import compute_dtype, device_of
+from trainer.pretrained import MODELS, ModelOptions, load_pretrained
+from trainer.text import Tokenizer
 
-_AT_ONCE = 8  # samples of a prompt that are written together
+_BATCH = 8  # samples of a prompt that are written together
 
 
 @dataclass(frozen=True)
@@ -36,32 +36,47 @@ class SampleOptions(ModelOptions):
 
 
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
-    """Each sample with its prompt, as it is finished; raises ValueError for a folder that cannot
-    be used."""
+    """Yield each sample with its prompt, as it is finished.
+
+    Raises ValueError for a folder that cannot be used.
+    """
     device = device_of(options.device)
     trained = load_pretrained(folder, device, verify_key=options.verify_key, step=options.step)
-    model, tokenizer = trained.model, Tokenizer(trained.tokenizer)
-    if in_bfloat16(options.dtype, device):
-        model.to(torch.bfloat16)
-    how: Any = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p")}
-    how |= {"stop": trained.eot, "generator": torch.Generator().manual_seed(options.seed)}
+    tokenizer = Tokenizer(trained.tokenizer)
+    eot = trained.eot
+    # Weights too: the pass of one token reads all of them and computes little.
+    model = trained.model.to(compute_dtype(options.dtype, device))
+    generator = torch.Generator().manual_seed(options.seed)
     for prompt in options.prompt or [""]:
-        known = tokenizer.encode(prompt)
+        prompt_ids = tokenizer.encode(prompt)
         # As in training, a document follows an end-of-text.
-        start = torch.tensor([[trained.eot, *known]], device=device)
-        for first in range(0, options.num_samples, _AT_ONCE):
-            count = min(_AT_ONCE, options.num_samples - first)
-            for row in model.generate(start.expand(count, -1), options.max_tokens, **how).tolist():
-                ids = row[len(known) + 1 :]
-                end = ids.index(trained.eot) if trained.eot in ids else len(ids)
+        start = torch.tensor([[eot, *prompt_ids]], device=device)
+        for first in range(0, options.num_samples, _BATCH):
+            num_rows = min(_BATCH, options.num_samples - first)
+            rows = model.generate(
+                start.expand(num_rows, -1),
+                options.max_tokens,
+                temperature=options.temperature,
+                top_k=options.top_k,
+                top_p=options.top_p,
+                stop=eot,
+                generator=generator,
+            )
+            for row in rows.tolist():
+                new_ids = row[start.shape[1] :]
+                if eot in new_ids:
+                    new_ids = new_ids[: new_ids.index(eot)]
                 # All ids are decoded together: a character's bytes may be in several tokens, and
                 # some decoders remove a space at the start.
-                yield tokenizer.decode([*known, *ids[:end]])
+                yield tokenizer.decode([*prompt_ids, *new_ids])
 
 
 def print_samples(model: str, options: SampleOptions) -> None:
+    """Print the samples with a line between them."""
     for number, text in enumerate(sample(model, options)):
-        print("---\n" * (number > 0) + text, flush=True)
+        if number:
+            print("---")
+        print(text, flush=True)
 
 
 main = partial(

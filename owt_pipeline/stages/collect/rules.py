@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -18,7 +19,7 @@ from tld import is_tld
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import open_decompressed
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of
-from owt_pipeline.storage.folder import expand_globs
+from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,22 @@ def blocklists(blocked: Iterable[str]) -> tuple[list[str], list[str]]:
                 raise
             domains.append(each)
     return files, domains
+
+
+def describe_blocklists(
+    blocked: Iterable[str], recorded: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return what identifies the lists of the option `blocked_domains`, then the single domains.
+
+    Raises UserError for a list that cannot be read, and is not `recorded`.
+    """
+    files, domains = blocklists(blocked)
+    known = [source for source in recorded if source["kind"] == "blocklist"]
+    described = []
+    for uri in files:
+        before = find_recorded(known, uri, uri.rpartition("/")[2])
+        described.append({"kind": "blocklist", **describe_source(uri, before)})
+    return described + [{"kind": "blocklist", "name": domain} for domain in domains]
 
 
 @cache

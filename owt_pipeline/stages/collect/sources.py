@@ -5,6 +5,7 @@ Dumps are read in blocks of lines, tables and WARC files in batches of URLs.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ from owt_pipeline.stages.collect.reddit import Subreddit
 from owt_pipeline.stages.collect.rules import Rules
 from owt_pipeline.stages.collect.submissions import read_block, rows_of
 from owt_pipeline.stages.collect.warcs import Warc
-from owt_pipeline.storage.folder import find_recorded, is_gone
+from owt_pipeline.storage.folder import Storage, find_recorded, is_gone
+from schemas.manifest import ledger_of
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.collect.options import Options
@@ -56,6 +58,26 @@ def list_sources(options: Options, recorded: Sequence[Mapping[str, Any]]) -> lis
             before = find_recorded(known.values(), uri, name)
             sources.append({"kind": kind.name, **kind.describe(uri, name, before)})
     return sources
+
+
+def store_source(
+    source: Mapping[str, Any], generation: int, options: Options, workdir: Storage
+) -> dict[str, Any]:
+    """Store a source of a kind that `is_stored` in the ledger; return it with its digest.
+
+    A source that an interrupted run stored is not requested again. Sources of other kinds are
+    returned as they are.
+    """
+    kind = kind_named(source["kind"])
+    if not kind.is_stored or "stored" in source:
+        return dict(source)
+    limit = options.praw_limit or "all"
+    path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{limit}.jsonl"
+    if not workdir.exists(path):
+        workdir.write(path, kind.store(source["uri"], options))
+    content = workdir.read(path)
+    digest = hashlib.sha256(content).hexdigest()
+    return {**source, "bytes": len(content), "sha256": digest, "stored": path}
 
 
 def _kind_of(option: str, name: str) -> SourceKind:

@@ -1,101 +1,105 @@
-"""The built-in extractors: our own, `blocks`, and trafilatura; both use the metadata of
-`metadata.py`.
+"""The built-in extractors, and the settings that all extractors are made from.
 
-`blocks` reads a page in one pass and applies a model fitted on labelled pages. Its features are
-based on boilerpipe (Kohlschütter et al., WSDM 2010: blocks of text and their link density),
-readability and trafilatura (names of elements) and Resiliparse (elements that are not content).
+What knows an extractor follows from its entry in BUILT_IN: the names that `--extractor` takes, its
+line in `--help` and in the reference, the library whose version is recorded, what is loaded before
+workers are forked, and the function that reads a page. An entry is plain data until its function is
+made, so a library is imported only by a run that uses it.
 """
 
 from __future__ import annotations
 
-import gc
-import logging
-import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.extract.content.main_content import FAVORS, MOST_BLOCKS, main_content
-from owt_pipeline.stages.extract.content.metadata import Head, read_head, read_metadata
-from owt_pipeline.stages.extract.content.model import Model, load
-from owt_pipeline.stages.extract.content.page_kind import read_page_kind
-from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Settings
-from owt_pipeline.stages.extract.html.blocks import ROW
-from owt_pipeline.stages.extract.html.marks import PageRead
-from owt_pipeline.stages.extract.html.rendering import markdown, plain_text
+from schemas import option
 
-logging.getLogger("trafilatura").setLevel(
-    logging.CRITICAL
-)  # its problems with a page become reject rows
-
-_NO_TEXT = re.compile(
-    r"\W*(?:false|true|null|undefined|(?:please wait\W*)?loading(?:\W+please wait)?|please "
-    r"wait)\W*",
-    re.I,
-)
+TextFunction = Callable[[str, str], "str | None"]
+"""A function from a page's HTML and its URL to its main text; None if it has none."""
 
 
-def blocks(settings: Settings) -> Extract:
-    """Our own extractor."""
-    return with_model(load(), settings)
+@dataclass(frozen=True)
+class BuiltIn:
+    """A built-in extractor.
+
+    Attributes:
+      description: what it is, for `--help` and the reference.
+      make_text_function: makes its function from the settings, once in each worker process. Title,
+        author, date and licence are read as for `blocks`. None for `blocks` itself, whose function
+        is in `block_extractor`.
+      library: the distribution whose version shapes its texts; None if it needs no other one.
+      preload: modules and `module:function`s to load once for all workers.
+    """
+
+    description: str
+    make_text_function: Callable[[Settings], TextFunction] | None = None
+    library: str | None = None
+    preload: tuple[str, ...] = ()
 
 
-def with_model(model: Model, settings: Settings) -> Extract:
-    """Our own extractor with another model than the packaged one."""
+def _trafilatura(settings: Settings) -> TextFunction:
+    import logging
 
-    def extract(page: Page) -> Extracted | None:
-        is_collecting = gc.isenabled()
-        # A page is ten thousand objects without a cycle. Collecting while they are made takes 5%
-        # of the time, and once more, before they are freed, 2%.
-        gc.disable()
-        try:
-            return _extract_blocks(page, model, settings)
-        finally:
-            page.free_parsed()
-            if is_collecting:
-                gc.enable()
-
-    return extract
-
-
-def _extract_blocks(page: Page, model: Model, settings: Settings) -> Extracted | None:
-    read, head, metadata = _read(page)
-    blocks = read.blocks
-    if not settings.include_tables:
-        blocks = [block for block in blocks if block.form != ROW]
-    kind = read_page_kind(page.url, read.metas, head)
-    favor = FAVORS[settings.favor]
-    content = main_content(blocks, kind, model, favor, comments=settings.include_comments)
-    text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
-    if not text or _NO_TEXT.fullmatch(text):
-        return None
-    num_left_out = max(len(blocks) - MOST_BLOCKS, 0) or None
-    return Extracted(text, **metadata, blocks_left_out=num_left_out)
-
-
-def _read(page: Page) -> tuple[PageRead, Head, dict[str, str | None]]:
-    head = read_head(page.parsed)
-    return page.parsed, head, read_metadata(page.parsed, head, page.url, page.fetched_at)
-
-
-def trafilatura(settings: Settings) -> Extract:
-    """Main text by trafilatura (Barbaresi, ACL 2021)."""
     try:
-        from trafilatura import extract as main_text
+        from trafilatura import extract
     except ImportError as error:
         raise UserError(
             f"extractor trafilatura: its package cannot be imported ({error}): "
             "pip install 'owt-pipeline[pipeline]'"
         ) from error
 
-    def extract(page: Page) -> Extracted | None:
-        text = main_text(
-            page.html,
-            url=page.url,
-            output_format="markdown" if settings.text_format == "markdown" else "txt",
-            favor_precision=settings.favor == "precision",
-            favor_recall=settings.favor == "recall",
-            include_comments=settings.include_comments,
-            include_tables=settings.include_tables,
-        )
-        return Extracted(text, **_read(page)[2], blocks_left_out=None) if text else None
+    # Its problems with a page become reject rows.
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
+    return lambda html, url: extract(
+        html,
+        url=url,
+        output_format="markdown" if settings.text_format == "markdown" else "txt",
+        favor_precision=settings.favor == "precision",
+        favor_recall=settings.favor == "recall",
+        include_comments=settings.include_comments,
+        include_tables=settings.include_tables,
+    )
 
-    return extract
+
+BUILT_IN = {
+    "blocks": BuiltIn("our own", preload=("owt_pipeline.stages.extract.content.model:load",)),
+    "trafilatura": BuiltIn(
+        "Barbaresi's, ACL 2021",
+        make_text_function=_trafilatura,
+        library="trafilatura",
+        preload=("trafilatura",),
+    ),
+}
+LIBRARIES = tuple(built_in.library for built_in in BUILT_IN.values() if built_in.library)
+
+
+def _describe_choices() -> str:
+    names = [f"{name} ({built_in.description})" for name, built_in in BUILT_IN.items()]
+    return f"{', '.join(names)}, or `module:factory` of yours"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an extractor is asked for; it ignores settings that it does not support.
+
+    Attributes:
+      extractor: its name.
+      favor: `balanced`, `precision` (prefer losing text to keeping boilerplate) or `recall` (the
+        reverse).
+      include_comments, include_tables: whether readers' comments and tables belong to the text.
+      text_format: `plain`, or `markdown`, which keeps headings, lists, tables, code and formulas.
+    """
+
+    extractor: str = option("blocks", _describe_choices(), metavar="NAME")
+    favor: str = option(
+        "balanced",
+        "precision rather loses text than keeps boilerplate; recall the reverse",
+        choices=("balanced", "precision", "recall"),
+    )
+    include_comments: bool = option(False, "readers' comments belong to the text")
+    include_tables: bool = option(True, "tables belong to the text")
+    text_format: str = option(
+        "plain",
+        "plain text, or markdown, which keeps headings, lists, tables, code and formulas",
+        choices=("plain", "markdown"),
+    )

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.own_code import describe_own, load_own, try_own
 from owt_pipeline.errors import UserError
+from owt_pipeline.stages.extract.built_in import BUILT_IN, TextFunction
+from owt_pipeline.stages.extract.built_in import Settings as Settings
+from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
 from owt_pipeline.stages.extract.content.model import digest
-from owt_pipeline.stages.extract.options import Settings as Settings
 
 if TYPE_CHECKING:
-    from owt_pipeline.stages.extract.html.marks import PageRead
+    from owt_pipeline.stages.extract.html.marks import ParsedPage
 
-BUILT_IN = ("blocks", "trafilatura")
-"""The extractors of `built_in`."""
+# A name, since it is made of what this module defines.
+_BLOCKS = "owt_pipeline.stages.extract.block_extractor:blocks"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Page:
     fetched_at: int
 
     @cached_property
-    def parsed(self) -> PageRead:
+    def parsed(self) -> ParsedPage:
         """The page as the built-in extractors read it. It is parsed when it is first needed."""
         from owt_pipeline.stages.extract.html.reader import read_page
 
@@ -95,11 +97,33 @@ class Extracted:
 Extract = Callable[[Page], Extracted | None]
 
 
-@functools.lru_cache(maxsize=1)  # creating an extractor may read stop lists and compile expressions
+# Creating an extractor may read stop lists and compile expressions.
+@functools.lru_cache(maxsize=1)
 def load(settings: Settings) -> Extract:
-    """The extractor `settings.extractor` (one of BUILT_IN, or `module:factory`); raises
-    UserError."""
-    extract: Extract = load_own(_target(settings.extractor), "extractor")(settings)
+    """Return the extractor `settings.extractor`, one of BUILT_IN or `module:factory`.
+
+    Raises UserError for an unknown name.
+    """
+    name = settings.extractor
+    built_in = BUILT_IN.get(name)
+    if built_in is not None and built_in.make_text_function is not None:
+        return _with_metadata(built_in.make_text_function(settings))
+    factory = load_own(_BLOCKS if built_in is not None else _own(name), "extractor")
+    extract: Extract = factory(settings)
+    return extract
+
+
+def _with_metadata(text_of: TextFunction) -> Extract:
+    """Return an extractor of the text of one function and the metadata of ours."""
+
+    def extract(page: Page) -> Extracted | None:
+        text = text_of(page.html, page.url)
+        if not text:
+            return None
+        head = read_head(page.parsed)
+        metadata = read_metadata(page.parsed, head, page.url, page.fetched_at)
+        return Extracted(text, **metadata, blocks_left_out=None)
+
     return extract
 
 
@@ -119,7 +143,7 @@ def try_extractor(settings: Settings) -> None:
     if settings.extractor in BUILT_IN:
         return
     name = settings.extractor
-    factory = load_own(_target(name), "extractor")
+    factory = load_own(_own(name), "extractor")
     extract = try_own(factory, settings, name, "extractor")
     page = Page("https://example.org/news/river", _ORDINARY_PAGE, fetched_at=1_704_800_000)
     found = try_own(extract, page, name, "extractor")
@@ -131,18 +155,18 @@ def try_extractor(settings: Settings) -> None:
 
 
 def sources(name: str) -> list[dict[str, Any]]:
-    """What results of the extractor `name` depend on but our code and libraries: the model of
-    `blocks`, your module.
+    """Return what the results of an extractor depend on, except our code and libraries.
 
-    Raises UserError for an unknown name."""
-    if name == "blocks":
+    That is the model of `blocks`, and your own module. Raises UserError for an unknown name.
+    """
+    if name not in BUILT_IN:
+        return [describe_own(_own(name), "extractor")]
+    if BUILT_IN[name].make_text_function is None:
         return [{"name": "the model of blocks", "sha256": digest()}]
-    return [] if name in BUILT_IN else [describe_own(_target(name), "extractor")]
+    return []
 
 
-def _target(name: str) -> str:
-    if name in BUILT_IN:
-        return f"owt_pipeline.stages.extract.built_in:{name}"
+def _own(name: str) -> str:
     if ":" not in name:
         raise UserError(
             f"extractor: {name!r} is none of {', '.join(BUILT_IN)}, nor a `module:factory` of your "

@@ -7,7 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
-from owt_pipeline.stages.extract.extractor import BUILT_IN, sources, try_extractor
+from owt_pipeline.stages.extract.built_in import BUILT_IN, LIBRARIES
+from owt_pipeline.stages.extract.extractor import sources, try_extractor
 from owt_pipeline.stages.extract.options import Options
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Extract(Stage):
     output = "documents"
     options = Options
     version = 26
-    libraries = ("lxml", "chardet", "webencodings", "trafilatura")
+    libraries = ("lxml", "chardet", "webencodings", *LIBRARIES)
     steps = (Step(extract_shard, rows=rows_of_input, together=1),)
     example = "owt run run --until extract --favor precision"
 
@@ -63,16 +64,11 @@ class Extract(Stage):
 
     def preload(self, options: Options) -> list[str]:
         """Modules to preload, so that a worker killed by a page is quickly replaced."""
-        needed = ["owt_pipeline.stages.extract.pages"]
-        if options.extractor in BUILT_IN:
-            needed += ["owt_pipeline.stages.extract.built_in"]
-        if options.extractor == "trafilatura":
-            needed += ["trafilatura"]
-        return needed + (
-            ["owt_pipeline.stages.extract.content.model:load"]
-            if options.extractor == "blocks"
-            else []
-        )
+        modules = ["owt_pipeline.stages.extract.pages"]
+        built_in = BUILT_IN.get(options.extractor)
+        if built_in is not None:
+            modules += ["owt_pipeline.stages.extract.block_extractor", *built_in.preload]
+        return modules
 
 
 STAGE = Extract()

@@ -87,7 +87,7 @@ def set_up(run: StageRun) -> Summary:
         for archive in archives_of(options, recorded):
             if archive["uri"] not in paths:
                 raise UserError(
-                    f"--pages_from: {archive['name']} is missing, and pages have to be taken from "
+                    f"--pages_from: {archive['uri']} is missing, and pages have to be taken from "
                     "it: restore it"
                 )
     if options.cc_index:

@@ -97,6 +97,18 @@ class ElsewhereRunner(FnApiRunner):
     cluster."""
 
 
+def test_a_run_in_a_relative_path_begins_and_ends_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beam's copy of the folder has an absolute path; the lock is the same."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("run", "./run", "../" + tmp_path.name + "/run"):
+        manifest, _ = run_stage(STAGE, Options(5), Runtime(Storage(folder), 1))
+        assert manifest.counts.left == 100
+        assert lock._flocked == {}
+        assert lock.running(Storage(folder)) is None
+
+
 REPEATING = (f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}",)
 ELSEWHERE = (f"--runner={ElsewhereRunner.__module__}.{ElsewhereRunner.__name__}",)
 

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+import owt_pipeline as owt
 from owt_pipeline.cli import main
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.extract.built_in import BUILT_IN, BuiltIn, Settings, TextFunction
 from owt_pipeline.stages.extract.content.model import digest
+from owt_pipeline.stages.extract.extractor import sources
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.stage import STAGE
 from owt_pipeline.storage.folder import Storage
+from schemas.settings import describe
 from tests.owt_pipeline.runs import differing
 
 Pages = dict[str, tuple[bytes, str]]
@@ -68,6 +72,28 @@ def test_row_has_markdown_on_request_and_metadata_of_the_page_and_of_its_submiss
     assert str(manifest.counts) == "2 in = 1 out + 1 no_text"
     assert manifest.stats == {"charset_cp1252": 1}
     assert [source["sha256"] for source in manifest.sources] == [digest()] * (extractor == "blocks")
+
+
+def test_an_entry_is_all_that_a_built_in_extractor_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = BuiltIn("the longest line", make_text_function=longest_line, preload=("difflib",))
+    monkeypatch.setitem(BUILT_IN, "longest", entry)
+    page = "<title>Foxes</title>\n<p>Short.</p>\n<p>A line that is longer than the others.</p>\n"
+    document = owt.extract(page, extractor="longest")
+    assert document is not None
+    assert (document.text, document.title) == ("A line that is longer than the others.", "Foxes")
+    assert owt.extract("\n", extractor="longest") is None
+    assert sources("longest") == []
+    assert STAGE.preload(Options(extractor="longest"))[-1] == "difflib"
+
+
+def longest_line(settings: Settings) -> TextFunction:
+    return lambda html, url: max(html.split("\n"), key=len).strip("</p>")
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_extractor_is_in_the_help(name: str) -> None:
+    (help_text,) = (help_ for field, _, _, help_ in describe(Options) if field == "extractor")
+    assert f"{name} ({BUILT_IN[name].description})" in help_text
 
 
 def test_blocks_left_out_of_a_very_long_page_are_counted(

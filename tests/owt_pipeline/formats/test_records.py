@@ -180,7 +180,7 @@ def test_splits_next_to_a_training_split_are_held_out() -> None:
 def test_a_date_is_one_of_any_unit_or_none(
     tmp_path: Path, kind: pa.DataType, value: int, expected: str | None
 ) -> None:
-    from owt_pipeline.stages.import_text.stage import FIELDS, place
+    from owt_pipeline.stages.import_text.documents import FIELDS, place
 
     dates = pa.array([value], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
     nested = pa.StructArray.from_arrays([dates], ["date"])

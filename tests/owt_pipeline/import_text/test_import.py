@@ -26,8 +26,9 @@ from owt_pipeline.formats.records import MAX_RECORD_BYTES, read_records
 from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger import exchange
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.import_text import stage
-from owt_pipeline.stages.import_text.stage import STAGE, ImportOptions
+from owt_pipeline.stages.import_text import groups
+from owt_pipeline.stages.import_text.options import Options
+from owt_pipeline.stages.import_text.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.runs import ask_owt, snapshot
@@ -40,7 +41,7 @@ def json_lines(*rows: Any) -> bytes:
 
 
 def imported(workdir: Path, *files: Path | str, **options: Any) -> Manifest:
-    chosen = ImportOptions(files=tuple(map(str, files)), **{"num_shards": 3, **options})
+    chosen = Options(files=tuple(map(str, files)), **{"num_shards": 3, **options})
     return run_stage(STAGE, chosen, Runtime(Storage(str(workdir))))[0]
 
 
@@ -235,14 +236,14 @@ def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(
         assert ids
         assert {i % 3 for i in ids} == {shard}
     monkeypatch.setattr(exchange, "_WAITING_BYTES", 10_000)
-    monkeypatch.setattr(stage, "_GROUP_FILES", 1)
+    monkeypatch.setattr(groups, "_MAX_GROUP_FILES", 1)
     assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == complete.digest
 
 
 def test_changed_byte_in_a_file_runs_import_again(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(json_lines(*({"text": f"{i} " + "x" * 1000} for i in range(5000))))
-    options, runtime = ImportOptions(files=(str(path),)), Runtime(Storage(str(tmp_path / "run")))
+    options, runtime = Options(files=(str(path),)), Runtime(Storage(str(tmp_path / "run")))
     assert run_stage(STAGE, options, runtime)[1]
     assert not run_stage(STAGE, options, runtime)[1]
     with path.open("r+b") as file:

@@ -332,11 +332,11 @@ def _siblings(one: Container, other: Container) -> tuple[Container, Container] |
     """Return the outermost containers that hold one of two titles and not the other."""
     first: Container | None = None
     last: Container | None = None
-    for container in islice(one.around(), _MAX_DEPTH):
+    for container in islice(one.ancestors(), _MAX_DEPTH):
         if holds(container, other):
             break
         first = container
-    for container in islice(other.around(), _MAX_DEPTH):
+    for container in islice(other.ancestors(), _MAX_DEPTH):
         if holds(container, one):
             break
         last = container

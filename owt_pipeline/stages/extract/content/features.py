@@ -53,7 +53,7 @@ class PageView:
       counts (n): the sizes of the blocks; they are weighted by words.
       tree (m): the containers.
       paths: the distinct paths of names from the body to a container.
-      home (n): the path of each block's container.
+      path_of_block (n): the path of each block's container.
       signatures (kinds, n): for each kind of signature, a number that is equal for blocks with the
         same markup around.
       words (n): the lower-case words of each text.
@@ -70,7 +70,7 @@ class PageView:
     counts: Counts
     tree: Tree
     paths: Paths
-    home: np.ndarray
+    path_of_block: np.ndarray
     signatures: np.ndarray
     words: list[list[bytes]]
     texts: list[str]
@@ -87,10 +87,10 @@ def view(blocks: Sequence[Block], kind: PageKind) -> PageView:
     containers = _filled(blocks)
     tree = Tree(blocks, containers)
     paths = Paths(containers, tree.parent.tolist())
-    home = np.array(paths.of)[tree.home]
+    path_of_block = np.array(paths.of)[tree.container_of_block]
     depth, around_bits, kinds, chrome_depth, content_depth, *signatures = table(
         paths.inherited, np.int64
-    )[:, home]
+    )[:, path_of_block]
     texts = [block.text for block in blocks]
     lower = "\0".join(texts).lower().encode("utf-8", "replace")
     counts, columns = _measure(blocks, texts, lower)
@@ -112,7 +112,7 @@ def view(blocks: Sequence[Block], kind: PageKind) -> PageView:
         counts=counts,
         tree=tree,
         paths=paths,
-        home=home,
+        path_of_block=path_of_block,
         signatures=np.array(signatures),
         words=[text.split() for text in lower.translate(_WORDS).split(b"\0")],
         texts=texts,
@@ -380,7 +380,7 @@ class Tree:
     """The m containers of a page's n blocks, with sums over them.
 
     Attributes:
-      home (n): the container of each block.
+      container_of_block (n): the container of each block.
       parent, end (m): the descendants of container c are c + 1 to end[c] - 1; the parent of the
         first is -1.
     """
@@ -388,7 +388,7 @@ class Tree:
     def __init__(self, blocks: Sequence[Block], containers: Sequence[Container]):
         indexes = [container.index for container in containers]
         number = {index: position for position, index in enumerate(indexes)}
-        self.home = np.array([number[block.container.index] for block in blocks])
+        self.container_of_block = np.array([number[block.container.index] for block in blocks])
         self.parent = np.array(
             [number[one.parent.index] if one.parent else -1 for one in containers]
         )
@@ -398,14 +398,17 @@ class Tree:
     def below(self, values: np.ndarray) -> np.ndarray:
         """For each container, the sum of `values` over the blocks in it, at any depth."""
         running = np.zeros(len(self.parent) + 1)
-        np.cumsum(np.bincount(self.home, values, minlength=len(self.parent)), out=running[1:])
+        np.cumsum(
+            np.bincount(self.container_of_block, values, minlength=len(self.parent)),
+            out=running[1:],
+        )
         sums: np.ndarray = running[self.end] - running[:-1]
         return sums
 
     def levels(self, count: int) -> list[np.ndarray]:
         """For each block its container, that container's parent, and so on; the body counts as
         its own parent."""
-        found = [self.home]
+        found = [self.container_of_block]
         for _ in range(count - 1):
             found.append(self._up[found[-1]])
         return found

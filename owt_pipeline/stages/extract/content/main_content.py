@@ -57,7 +57,7 @@ _MIN_ARTICLE_PROBABILITY = 0.5  # by the model, of a page that has further artic
 _INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u200e\u200f\u2060\ufeff \n"
 _MAX_INVISIBLE_CHARS = 10
 _SHOWN = 0.7  # least words shown per hidden word
-MOST_BLOCKS = 50_000
+MAX_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
 
 
@@ -93,7 +93,7 @@ def main_content(
       cut: one of FAVORS.
       comments: whether readers' comments belong to the content.
     """
-    blocks = blocks[:MOST_BLOCKS]
+    blocks = blocks[:MAX_BLOCKS]
     if not blocks:
         return []
     page = view(blocks, kind)
@@ -198,7 +198,10 @@ def _plain(block: Block) -> str:
 def _together(page: PageView, p: np.ndarray) -> np.ndarray:
     """`p` with the mean of the table for each row, and the mean of the list for each item."""
     p = p.copy()
-    for form, group in ((ROW, page.tree.home), (ITEM, page.tree.parent[page.tree.home])):
+    for form, group in (
+        (ROW, page.tree.container_of_block),
+        (ITEM, page.tree.parent[page.tree.container_of_block]),
+    ):
         of_form = page.counts.form == form
         if of_form.any():
             numbers, weight = group[of_form], page.counts.words[of_form]

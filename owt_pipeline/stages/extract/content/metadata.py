@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from owt_pipeline.stages.extract.html.marks import Marked, PageRead
+from owt_pipeline.stages.extract.html.marks import BylineCandidate, ParsedPage
 from owt_pipeline.stages.extract.html.names import COMMENT, NAMES
 
 _ARTICLES = frozenset(NAMES["article types"])
@@ -115,7 +115,7 @@ class Head:
         return None
 
 
-def read_head(page: PageRead) -> Head:
+def read_head(page: ParsedPage) -> Head:
     """What a page says of itself."""
     data = list(map(_linked_data, page.scripts))
     nodes = sorted(_objects(data, _DESCRIBED), key=lambda node: not _is_article(node))
@@ -166,7 +166,7 @@ def _is_article(node: dict[str, Any]) -> bool:
     return not _ARTICLES.isdisjoint(_types(node))
 
 
-def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict[str, str | None]:
+def read_metadata(page: ParsedPage, head: Head, url: str, fetched_at: int) -> dict[str, str | None]:
     """The metadata of a page, as fields of `Extracted`.
 
     Args:
@@ -192,7 +192,7 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
     }
 
 
-def _title(page: PageRead, head: Head, site: str | None) -> str | None:
+def _title(page: ParsedPage, head: Head, site: str | None) -> str | None:
     """The heading that is part of one of the page's titles, its only heading, or a title without
     the site's name."""
     declared = [
@@ -218,7 +218,7 @@ def _title(page: PageRead, head: Head, site: str | None) -> str | None:
     return headings[0] if headings else None
 
 
-def _author(page: PageRead, head: Head) -> str | None:
+def _author(page: ParsedPage, head: Head) -> str | None:
     stated = [*map(page.metas.get, NAMES["meta author"])]
     stated += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
     for one in stated:
@@ -232,7 +232,7 @@ def _author(page: PageRead, head: Head) -> str | None:
     return None
 
 
-def _is_author(element: Marked) -> bool:
+def _is_author(element: BylineCandidate) -> bool:
     get = element.attributes.get
     if get("rel") == "author" or get("itemprop") == "author":
         return True
@@ -240,16 +240,16 @@ def _is_author(element: Marked) -> bool:
     return _NAMES_AUTHOR.search(names) is not None and _NAMES_OTHER_AUTHOR.search(names) is None
 
 
-def _is_date(element: Marked) -> bool:
+def _is_date(element: BylineCandidate) -> bool:
     get = element.attributes.get
     if element.tag != "time" and get("itemprop") != "datePublished":
         return False
     return not _NAMES_OTHER_DATE.search(get("class") or "") and not _is_of_another(element)
 
 
-def _is_of_another(element: Marked) -> bool:
+def _is_of_another(element: BylineCandidate) -> bool:
     """Whether an element is of another story, or of a reader's comment."""
-    for around in element.container.around():
+    for around in element.container.ancestors():
         if around.kind & COMMENT or around.tag in ("nav", "aside", "footer"):
             return True
         if around.parent is not None and around.names and _NAMES_OTHERS.search(around.names):
@@ -280,7 +280,7 @@ def _without_role(text: str) -> str:
     return name
 
 
-def _date(page: PageRead, head: Head, url: str, fetched_at: int) -> str | None:
+def _date(page: ParsedPage, head: Head, url: str, fetched_at: int) -> str | None:
     metas, nodes = page.metas, head.nodes
 
     def candidates() -> Iterator[Any]:
@@ -335,7 +335,7 @@ def _words(text: str) -> str:
     return _NOT_WORDS.sub(" ", text.lower()).strip()
 
 
-def _license(page: PageRead, head: Head) -> str | None:
+def _license(page: ParsedPage, head: Head) -> str | None:
     """The licence that a page declares; None if it declares none or several different ones."""
     links = [link for link in page.licences if not _is_credit(link)]
     stated = [node.get("license") for node in head.nodes]
@@ -354,14 +354,15 @@ def _license(page: PageRead, head: Head) -> str | None:
     return None
 
 
-def _is_credit(link: Marked) -> bool:
+def _is_credit(link: BylineCandidate) -> bool:
     """Whether a link belongs to a picture or a comment, not to the page."""
     return any(
-        one.tag in ("figure", "figcaption", "blockquote", "li") for one in link.container.around()
+        one.tag in ("figure", "figcaption", "blockquote", "li")
+        for one in link.container.ancestors()
     )
 
 
-def _is_statement(link: Marked) -> bool:
+def _is_statement(link: BylineCandidate) -> bool:
     """Whether a link to Creative Commons is in a statement about the page's licence."""
     is_short = len(link.text) <= _LONGEST
     return is_short and bool(

@@ -113,13 +113,13 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
             rows.append((low, high, total + mean, mean or nearest, mean))
     inherited = table(rows, np.float32)
     up = np.maximum(np.array(paths.parent), 0)
-    first = up[page.home]
+    first = up[page.path_of_block]
     second = up[first]
     of_texts = odds.of_texts(page.words, page.counts.chars)
     of_headings = np.where(page.heading >= 0, of_texts[::2, page.heading], 0)
     return np.concatenate(
         (
-            inherited[:, page.home],
+            inherited[:, page.path_of_block],
             inherited[4:, first],
             inherited[4:, second],
             inherited[2:3, second],
@@ -215,7 +215,7 @@ def contextual(page: PageView, p: np.ndarray) -> tuple[np.ndarray, list[float]]:
     shared = [heaviest / total]
     for share in (0.5, 0.8, 0.95):
         target = int(np.flatnonzero(masses >= share * masses[0])[-1])
-        columns.append(_distance(tree, target)[tree.home])
+        columns.append(_distance(tree, target)[tree.container_of_block])
         shared.append(float(weights[target]) / total_weight)
     before = mass.cumsum()
     columns += [before / total, (before - mass) / total]

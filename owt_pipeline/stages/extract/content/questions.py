@@ -26,7 +26,7 @@ def keep_questions(blocks: Sequence[Block], keep: np.ndarray) -> None:
             continue
         if question.link_chars > _MAX_LINKED_SHARE * question.chars:
             continue
-        if any(container.tag in _QUOTES for container in question.container.around()):
+        if any(container.tag in _QUOTES for container in question.container.ancestors()):
             continue
         if answer.chars >= _MIN_ANSWER_CHARS and question.text.rstrip(_CONTROLS).endswith(_ENDS):
             keep[index] = True

@@ -49,7 +49,7 @@ def leave_teasers(blocks: Sequence[Block], keep: np.ndarray, *, is_declared: boo
     # The title of the article, or its first text if there is none.
     titles = [index for index, block in enumerate(blocks) if block.container.tag == "h1"]
     start = titles[0] if titles else _first_in(article, blocks)
-    element = next((one for one in article.around() if one.tag == "article"), None)
+    element = next((one for one in article.ancestors() if one.tag == "article"), None)
     headed = blocks[titles[0]].container.parent if titles else None
     indexes_by_item: dict[Container, list[int]] = {}
     for index in kept:

@@ -85,7 +85,7 @@ def _groups(blocks: Sequence[Block], start: int) -> dict[_Key, dict[Container, i
         is_linked = block.link_chars >= _MAX_LINKED_SHARE * block.chars
         if block.chars < _MIN_TEXT_CHARS or is_linked or block.form in _NO_TEXT_FORMS:
             continue
-        for container in islice(block.container.around(), _MAX_DEPTH):
+        for container in islice(block.container.ancestors(), _MAX_DEPTH):
             if container.index <= last_before or container in known:
                 break
             known.add(container)
@@ -103,7 +103,7 @@ def _keys_of(blocks: Iterable[Block]) -> set[_Key]:
     """Return the kinds of the containers around blocks."""
     containers: set[Container] = set()
     for block in blocks:
-        for container in block.container.around():
+        for container in block.container.ancestors():
             if container in containers:
                 break
             containers.add(container)
@@ -140,7 +140,7 @@ def _article_of(blocks: Sequence[Block]) -> Container | None:
     """Return the `<article>` around the last prose of `blocks`; None if there is none."""
     for block in reversed(blocks):
         if _is_prose(block):
-            return next((one for one in block.container.around() if one.tag == "article"), None)
+            return next((one for one in block.container.ancestors() if one.tag == "article"), None)
     return None
 
 
@@ -148,7 +148,7 @@ def _follows(article: Container | None, item: Container) -> bool:
     """Return whether an item follows an article that has ended, in the element around both."""
     if article is None or item.index < article.end:
         return False
-    around = list(islice(item.around(), _MAX_DEPTH))
+    around = list(islice(item.ancestors(), _MAX_DEPTH))
     return article.parent in around and not any(one.kind & (CHROME | HIDDEN) for one in around)
 
 

@@ -56,7 +56,7 @@ _SHOWN_AS_BLOCK = re.compile(
 )
 
 
-class Inner:
+class RawElement:
     """An open element that takes the parser's events in it.
 
     Attributes:
@@ -80,7 +80,7 @@ class Inner:
             self.pieces.append(text)
 
 
-class Unseen(Inner):
+class Unseen(RawElement):
     """An inline element that is hidden from sight, or from screen readers.
 
     Attributes:
@@ -96,7 +96,7 @@ class Unseen(Inner):
         return " ".join("".join(self.pieces).split())
 
 
-class Formula(Inner):
+class Formula(RawElement):
     """A `<math>`."""
 
     def __init__(self, attributes: Mapping[str, str]) -> None:
@@ -149,7 +149,7 @@ def cleaned(latex: str) -> str:
     return match[2].strip() if match else latex
 
 
-class Lines(Inner):
+class PreText(RawElement):
     """Code, or another preformatted text, without the numbers of its lines."""
 
     def __init__(self, classes: str) -> None:

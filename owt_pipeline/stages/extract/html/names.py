@@ -44,7 +44,7 @@ INLINE, BLOCK, CHROME_ROLES = (
 )
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
-OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {
+TAG_KIND = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {
     "article": CONTENT,
     "main": CONTENT,
 }
@@ -162,7 +162,7 @@ def _is_schema_comment(attributes: Mapping[str, str]) -> bool:
     return declared_property in _COMMENT_PROPERTIES
 
 
-def leave_name(container: Container, identifier: str) -> None:
+def ignore_name(container: Container, identifier: str) -> None:
     """Take the name `identifier` from a container: it was made from the words of its heading,
     which links to it, as documentation generators do, so `menus` or `comments` say what the text
     is about."""
@@ -170,7 +170,7 @@ def leave_name(container: Container, identifier: str) -> None:
     if identifier in names and not container.kind & HIDDEN:
         names.remove(identifier)
         container.names = " ".join(names)
-        container.kind = OF_TAG.get(container.tag, 0) | read_names(container.names)
+        container.kind = TAG_KIND.get(container.tag, 0) | read_names(container.names)
 
 
 def is_of_heading(classes: str) -> bool:

@@ -19,8 +19,8 @@ from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, 
 from owt_pipeline.stages.extract.html.comments import mark_comments
 from owt_pipeline.stages.extract.html.inner import (
     Formula,
-    Inner,
-    Lines,
+    PreText,
+    RawElement,
     Unseen,
     address_in,
     cleaned,
@@ -30,7 +30,7 @@ from owt_pipeline.stages.extract.html.inner import (
     names_flex,
     of_image,
 )
-from owt_pipeline.stages.extract.html.marks import PageRead, opened_by, sibling_opened_by
+from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by, sibling_opened_by
 from owt_pipeline.stages.extract.html.names import (
     BLOCK,
     CONTROLS,
@@ -38,10 +38,10 @@ from owt_pipeline.stages.extract.html.names import (
     INLINE,
     MARKED,
     NOT_TEXT,
-    OF_TAG,
+    TAG_KIND,
     UNSHOWN,
+    ignore_name,
     is_unshown,
-    leave_name,
     name_container,
     names_opened,
     read_names,
@@ -67,7 +67,7 @@ _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 Attributes = Mapping[str, str]
 
 
-def read_page(html: str, *, leaves_navigation: bool = True) -> PageRead:
+def read_page(html: str, *, leaves_navigation: bool = True) -> ParsedPage:
     """Read a page; empty if there is no markup."""
     page = html.encode("utf-8", "replace").replace(
         b"\x00", b""
@@ -144,13 +144,13 @@ class _Reader(Structure):
     def close(self) -> None:
         pass
 
-    def finish(self, leaves_navigation: bool) -> PageRead:
+    def finish(self, leaves_navigation: bool) -> ParsedPage:
         """The page, once the parser is done."""
-        if isinstance(self._inner, Lines):
+        if isinstance(self._inner, PreText):
             self._end_inner()
         if self._pieces:
             self._end_block()
-        for container in self._at.around():  # those that were never closed
+        for container in self._at.ancestors():  # those that were never closed
             container.end = self._count
         controlled = self.page.controlled
         for container, identifier in self._unshown:
@@ -176,7 +176,7 @@ class _Reader(Structure):
             self._end_block()
         parent = self._at
         container = Container(
-            self._count, tag, parent, FORMS.get(tag, OTHER), OF_TAG.get(tag, 0), len(self.blocks)
+            self._count, tag, parent, FORMS.get(tag, OTHER), TAG_KIND.get(tag, 0), len(self.blocks)
         )
         self._count += 1
         parent.children += 1
@@ -209,7 +209,7 @@ class _Reader(Structure):
         if tag in SPECIAL:
             self._start_special(tag, attributes, container)
         elif tag in STYLED_TAGS and "style" in attributes and keeps_spaces(attributes):
-            self._inner = Lines(container.names)
+            self._inner = PreText(container.names)
 
     def _note(self, tag: str, attributes: Attributes) -> None:
         """Note what a start says of other parts of the page; the element itself is on the stack."""
@@ -219,7 +219,7 @@ class _Reader(Structure):
             num_parents = sibling_opened_by(attributes)
             if num_parents is not None:
                 is_inline = self._stack[-1] is not self._at
-                around = islice(self._at.around(), num_parents + (not is_inline), None)
+                around = islice(self._at.ancestors(), num_parents + (not is_inline), None)
                 self._opens_next.update(islice(around, 1))
 
     def _start_void(self, tag: str, attributes: Attributes) -> None:
@@ -251,7 +251,7 @@ class _Reader(Structure):
         if attributes:
             if "data-cfemail" in attributes:
                 self.data(address_in(attributes))
-                self._inner = Inner()
+                self._inner = RawElement()
                 return
             classes = attributes.get("class", "")
             kind = read_names(classes)
@@ -270,7 +270,9 @@ class _Reader(Structure):
                     kind |= HIDDEN
             if kind & HIDDEN or "MathJax" in classes:
                 is_for_reader = attributes.get("aria-hidden") != "true"
-                self._inner = Unseen(is_for_reader) if kind & HIDDEN and not unshown else Inner()
+                self._inner = (
+                    Unseen(is_for_reader) if kind & HIDDEN and not unshown else RawElement()
+                )
                 return
         if (
             kind & MARKED
@@ -289,7 +291,7 @@ class _Reader(Structure):
             if href.startswith("#"):
                 self.page.controlled.add(href[1:])
                 if self._at.form == HEADING and self._at.parent is not None:
-                    leave_name(self._at.parent, href[1:])
+                    ignore_name(self._at.parent, href[1:])
             if "rel" in attributes or "creativecommons.org/" in href:
                 self._marks.link(tag, attributes.get("rel", ""), href, self._at)
         elif tag in _CODE_TAGS:
@@ -322,11 +324,13 @@ class _Reader(Structure):
         is_needed = (tag == "title" and self.page.title is None) or kind.startswith(
             ("application/ld+json", "math/tex")
         )
-        self._inner = Formula(attributes) if tag == "math" else Inner(kind if is_needed else None)
+        self._inner = (
+            Formula(attributes) if tag == "math" else RawElement(kind if is_needed else None)
+        )
 
     def _end_inner(self) -> None:
         inner, self._inner = self._inner, None
-        if isinstance(inner, Lines):
+        if isinstance(inner, PreText):
             self._add_lines(inner)
         elif isinstance(inner, Formula):
             latex = inner.latex()

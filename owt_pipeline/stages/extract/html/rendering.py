@@ -87,7 +87,7 @@ class _Writer:
         self._around: list[Container] = []
 
     def write(self, text: str, container: Container) -> None:
-        around = [one for one in container.around() if one.tag in ("li", "blockquote")][
+        around = [one for one in container.ancestors() if one.tag in ("li", "blockquote")][
             ::-1
         ]  # the outermost first
         if self.lines and not self._follows_closely(around):

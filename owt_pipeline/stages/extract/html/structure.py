@@ -23,8 +23,14 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
-from owt_pipeline.stages.extract.html.inner import Inner, Lines, Unseen, counts_up, is_line_number
-from owt_pipeline.stages.extract.html.marks import Marks, PageRead
+from owt_pipeline.stages.extract.html.inner import (
+    PreText,
+    RawElement,
+    Unseen,
+    counts_up,
+    is_line_number,
+)
+from owt_pipeline.stages.extract.html.marks import MarkCollector, ParsedPage
 from owt_pipeline.stages.extract.html.names import CHROME
 from owt_pipeline.stages.extract.html.tables import (
     MAX_SPAN,
@@ -82,11 +88,11 @@ class Structure:
     of the last block."""
 
     def __init__(self) -> None:
-        self.page = PageRead()
+        self.page = ParsedPage()
         self.blocks = self.page.blocks
-        self._marks = Marks(self.page)
+        self._marks = MarkCollector(self.page)
         self._open_marks = self._marks.open
-        self._inner: Inner | None = None
+        self._inner: RawElement | None = None
         self._at = self._body = Container(
             0, "body", None, OTHER
         )  # the container of the text that follows
@@ -244,7 +250,7 @@ class Structure:
         around = container.parent or container
         is_line = tag == "td" and self._is_numbered_line(attributes)
         if is_line or tag in PREFORMATTED_TAGS:
-            self._inner = Lines(container.names)
+            self._inner = PreText(container.names)
         if tag == "li":
             if around.tag == "ol":
                 container.number = _integer(attributes.get("value"), around.number)
@@ -295,7 +301,7 @@ class Structure:
                 del self.blocks[
                     container.start :
                 ]  # not the page for browsers without scripts, but a notice
-        elif all(around.tag not in _OF_PAGE for around in islice(container.around(), 1, None)):
+        elif all(around.tag not in _OF_PAGE for around in islice(container.ancestors(), 1, None)):
             # Navigation and a footer that are mostly links, if they are not most of the page.
             chars = sum(block.chars for block in found)
             links = sum(block.link_chars for block in found)
@@ -309,7 +315,7 @@ class Structure:
         if kept and chars <= _MOST_SKIPPED * sum(block.chars for block in kept):
             self.page.blocks = kept
 
-    def _add_lines(self, lines: Lines) -> None:
+    def _add_lines(self, lines: PreText) -> None:
         text = lines.text()
         is_continued = self._continues_lines()
         self._last_line = self._at

@@ -77,7 +77,7 @@ def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:
     found = [
         block
         for block in blocks
-        if any(one.tag == "caption" for one in islice(block.container.around(), 2))
+        if any(one.tag == "caption" for one in islice(block.container.ancestors(), 2))
     ]
     if len(found) + sum(len(cell.blocks) for cell in cells) < len(blocks):
         return None  # some text is in no cell

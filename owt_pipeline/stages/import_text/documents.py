@@ -1,0 +1,133 @@
+"""A record of the user's files as a document, or as a reject with its reason."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from owt_pipeline.formats.records import Record, field_value
+from owt_pipeline.formats.urls import BadURL, canonical_url, id_of
+from owt_pipeline.ledger.dataset import Outcome
+from schemas import DATASETS, REJECTS, Reason
+
+FIELDS = ("text", "url", "title", "author", "date", "language")
+"""What is read from a record. The option FIELD_field names the record's field for it; "" stands
+for none."""
+
+_DOCUMENTS = DATASETS["documents"].schema
+
+PLACED = pa.schema(
+    [*_DOCUMENTS, pa.field("reason", pa.string()), pa.field("detail", pa.string(), nullable=False)]
+)
+"""A row that is sent to its shard: a document, or a reject with its reason and detail."""
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_ABSENT = object()
+_MAX_NAMES_SHOWN = 8
+
+
+def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the record as a row of `PLACED`, by field.
+
+    The id is the hash of the canonical URL. Without a URL it is the hash of the text, and without
+    either that of the record's place in the files. A URL that is not http or https counts as none.
+    """
+    row: dict[str, Any] = dict.fromkeys(PLACED.names)
+    row |= {"text": "", "subreddits": [], "detail": record.where}
+    fields = record.fields
+    if fields is None:
+        return _rejected(row, Reason.BAD_RECORD, record.problem)
+    with suppress(BadURL):
+        row["url"] = canonical_url(_string(fields, names["url"]) or "")
+    text_field = names["text"]
+    if text_field in record.undecodable:
+        return _rejected(row, Reason.BAD_RECORD, f"not UTF-8 in column {text_field}")
+    text = field_value(fields, text_field, _ABSENT)
+    if text is _ABSENT:
+        problem = f"no field '{text_field}'; it has {_names_shown(fields)}"
+        return _rejected(row, Reason.BAD_RECORD, problem)
+    if text is not None and not isinstance(text, str):
+        problem = f"'{text_field}' is {type(text).__name__}, not text"
+        return _rejected(row, Reason.BAD_RECORD, problem)
+    if text is None or not text.strip():
+        return _rejected(row, Reason.EMPTY_TEXT, None)
+    row["url_id"] = id_of(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
+    row["text"] = text
+    row["title"] = _string(fields, names["title"])
+    row["author"] = _string(fields, names["author"])
+    row["date"] = _date(fields, names["date"])
+    row["language"] = _string(fields, names["language"])
+    return row
+
+
+def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[str, Any]:
+    if row["url"]:
+        row["url_id"] = id_of(row["url"])
+    else:
+        row["url_id"] = xxhash.xxh3_64_intdigest(row["detail"].encode())
+    row["reason"] = str(reason)
+    if problem:
+        row["detail"] += f": {problem}"
+    return row
+
+
+def _string(fields: Mapping[str, Any], name: str) -> str | None:
+    value = field_value(fields, name) if name else None
+    return value if isinstance(value, str) and value else None
+
+
+def _date(fields: Mapping[str, Any], name: str) -> str | None:
+    value = field_value(fields, name) if name else None
+    if isinstance(value, datetime.date):  # a datetime too
+        return value.isoformat()[:10]
+    match = _DATE.match(value) if isinstance(value, str) else None
+    return match[0] if match else None
+
+
+def _names_shown(fields: Mapping[str, Any]) -> str:
+    names = list(fields)
+    if not names:
+        return "none"
+    shown = ", ".join(names[:_MAX_NAMES_SHOWN])
+    return f"{shown}, …" if len(names) > _MAX_NAMES_SHOWN else shown
+
+
+def first_of_each_id(rows: Iterable[pa.Table], seen: np.ndarray) -> np.ndarray:
+    """Return whether each row is the first document with its id, as bool (n,).
+
+    Args:
+      rows: tables with `url_id` and `reason`. Rejects are never first.
+      seen: ids of documents that an earlier generation has, uint64; none of these is first.
+    """
+    id_arrays = [np.zeros(0, np.uint64)]
+    is_document_arrays = [np.zeros(0, bool)]
+    for table in rows:
+        id_arrays.append(table["url_id"].to_numpy())
+        is_document_arrays.append(table["reason"].is_null().to_numpy())
+    ids = np.concatenate(id_arrays)
+    documents = np.flatnonzero(np.concatenate(is_document_arrays))
+    _, first_of_ids = np.unique(ids[documents], return_index=True)
+    is_first = np.zeros(len(ids), bool)
+    is_first[documents[first_of_ids]] = True
+    return is_first & ~np.isin(ids, seen)
+
+
+def outcome(rows: pa.RecordBatch, is_first: np.ndarray) -> Outcome:
+    """Return the documents and rejects among rows of schema `PLACED`.
+
+    `is_first` is the result of `first_of_each_id` for these rows.
+    """
+    others = rows.filter(pa.array(~is_first))
+    # A row without a reason that is not the first of its id repeats it.
+    reason = pc.fill_null(others["reason"], str(Reason.REPEATED_ID))
+    rejects = [others["url_id"], others["url"], reason, others["detail"]]
+    kept = rows.filter(pa.array(is_first)).select(_DOCUMENTS.names).cast(_DOCUMENTS)
+    return Outcome(kept, pa.RecordBatch.from_arrays(rejects, schema=REJECTS))

@@ -1,0 +1,213 @@
+"""Folders of Hugging Face's transformers: a GPT-2 is read from one and written to one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.command_line import first_line
+from trainer.model import GPT, ModelConfig
+from trainer.text import Tokenizer, has_tokenizer
+
+# The weights that transformers keeps as Conv1D has them, transposed.
+_TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+# Settings of transformers' GPT-2 that this model does not vary.
+_FIXED_SETTINGS = (
+    "model_type",
+    "activation_function",
+    "layer_norm_epsilon",
+    "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx",
+    "reorder_and_upcast_attn",
+    "add_cross_attention",
+    "tie_word_embeddings",
+    "n_inner",
+)
+# Parts of this model that transformers' GPT-2 does not have.
+_OTHER_PARTS = ("embedding_width", "shared_layers", "rope", "qk_norm", "activation")
+
+
+def load_huggingface(folder: Path) -> GPT:
+    """Return the GPT-2 in a local folder; raises ValueError if it is another model or damaged."""
+    transformers = _transformers()
+    try:
+        config = transformers.GPT2Config.from_pretrained(folder)
+        _check_settings(config, transformers)
+        theirs, report = transformers.GPT2LMHeadModel.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+        if missing := report["missing_keys"]:
+            raise ValueError(f"it is not a GPT-2: the tensor {min(missing)} is missing")
+        output = theirs.lm_head.weight
+        embedding = theirs.transformer.wte.weight
+        if not torch.allclose(output, embedding, rtol=0, atol=0, equal_nan=True):
+            raise ValueError(
+                "its output layer (lm_head) is not its embedding, although config.json ties them"
+            )
+    # Errors of transformers, safetensors or pickle.
+    except Exception as error:
+        raise ValueError(
+            f"{folder} is not a model that the trainer loads: {first_line(error)}"
+        ) from error
+    shape = ModelConfig(
+        vocab_size=config.vocab_size,
+        context=config.n_positions,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        width=config.n_embd,
+    )
+    model = GPT(shape)
+    model.load_state_dict(from_huggingface(theirs.state_dict(), shape))
+    return model
+
+
+def _check_settings(config: Any, transformers: Any) -> None:
+    """Raise ValueError if a setting of transformers' GPT-2 differs from what this model has."""
+    n_inner = 4 * config.n_embd if getattr(config, "n_inner", None) else None
+    supported = transformers.GPT2Config(n_inner=n_inner)
+    # Two names of the same function.
+    if config.activation_function == "gelu_pytorch_tanh":
+        config.activation_function = "gelu_new"
+    for name in _FIXED_SETTINGS:
+        theirs = getattr(config, name)
+        ours = getattr(supported, name)
+        if theirs != ours:
+            raise ValueError(f"its {name} is {theirs!r}, this model has {ours!r}")
+
+
+def from_huggingface(
+    state: dict[str, torch.Tensor], config: ModelConfig
+) -> dict[str, torch.Tensor]:
+    """Return the weights of GPT2LMHeadModel with this model's names, layout and padding."""
+    ours = {
+        name.removeprefix("transformer."): tensor
+        for name, tensor in state.items()
+        if name != "lm_head.weight"
+    }
+    num_padding = config.padded_vocab_size - config.vocab_size
+    ours["wte.weight"] = torch.nn.functional.pad(ours["wte.weight"], (0, 0, 0, num_padding))
+    return _transposed(ours)
+
+
+def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
+    """Return the weights with the names and layout of GPT2LMHeadModel, in float32.
+
+    They have no padding. A model without biases gets biases of zero.
+    """
+    state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
+    with torch.device("meta"):
+        with_biases = GPT(dataclasses.replace(model.config, bias=True)).state_dict()
+    for name in with_biases.keys() - state.keys():
+        state[name] = torch.zeros(with_biases[name].shape)
+    state["wte.weight"] = state["wte.weight"][: model.config.vocab_size]
+    return {f"transformer.{name}": tensor for name, tensor in _transposed(state).items()}
+
+
+def _transposed(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights with Conv1D's layout in place of linear layers', or the reverse."""
+    result = {}
+    for name, tensor in state.items():
+        if name.endswith(_TRANSPOSED):
+            tensor = tensor.t()
+        result[name] = tensor.contiguous()
+    return result
+
+
+def end_of_text(folder: Path, vocab_size: int) -> int:
+    """Return the id of end-of-text in a folder.
+
+    It is what config.json or generation_config.json name as `eos_token_id`. Of several ids it is
+    the one that the tokenizer ends texts with, or the first. If they name none, it is the
+    tokenizer's. Raises ValueError if that has none either.
+    """
+    candidates: list[int] = []
+    for name in ("config.json", "generation_config.json"):
+        value = _read_entries(folder / name).get("eos_token_id")
+        if not isinstance(value, list):
+            value = [value]
+        candidates = candidates or [token for token in value if type(token) is int]
+    if has_tokenizer(folder):
+        text = _read_entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
+        if isinstance(text, dict):
+            text = text["content"]
+        tokenizers_id = Tokenizer(folder / "tokenizer.json").loaded.token_to_id(text)
+        if tokenizers_id is not None and (not candidates or tokenizers_id in candidates):
+            candidates = [tokenizers_id]
+    if not candidates or not 0 <= candidates[0] < vocab_size:
+        raise ValueError(
+            f"{folder}: its eos_token_id is {candidates}, of a vocabulary of {vocab_size}: write "
+            f"the id of end-of-text into config.json"
+        )
+    return candidates[0]
+
+
+def _read_entries(path: Path) -> dict[str, Any]:
+    """Return the entries of a JSON file; none if there is no file."""
+    if not path.is_file():
+        return {}
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> None:
+    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load.
+
+    Raises ValueError for a model with parts that transformers' GPT-2 does not have.
+    """
+    transformers = _transformers()
+    config = model.config
+    gpt2 = ModelConfig()
+    gpt2_parts = {name: getattr(gpt2, name) for name in _OTHER_PARTS}
+    supported = dataclasses.replace(config, **gpt2_parts)
+    if config != supported:
+        raise ValueError(
+            f"transformers knows no GPT-2 with other parts than {supported}; this is {config}"
+        )
+    shape = transformers.GPT2Config(
+        vocab_size=config.vocab_size,
+        n_positions=config.context,
+        n_embd=config.width,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        attn_pdrop=config.dropout,
+        resid_pdrop=config.dropout,
+        embd_pdrop=0.0,
+        bos_token_id=eot,
+        eos_token_id=eot,
+    )
+    with torch.device("meta"):
+        theirs = transformers.GPT2LMHeadModel(shape)
+    # Not strict: the output is missing, which is tied.
+    theirs.load_state_dict(to_huggingface(model), strict=False, assign=True)
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)
+    loaded = Tokenizer(tokenizer).loaded
+    text = loaded.id_to_token(eot) or "<|endoftext|>"
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=loaded,
+        bos_token=text,
+        eos_token=text,
+        unk_token=text,
+        model_max_length=config.context,
+    ).save_pretrained(folder)
+    # Again: transformers makes an ordinary token that ends texts a special one.
+    loaded.save(str(folder / "tokenizer.json"))
+    # Otherwise only its owner can read the weights.
+    for path in folder.iterdir():
+        shutil.copymode(folder / "config.json", path)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError(
+            "folders of Hugging Face need the extra hf: pip install transformers"
+        ) from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers

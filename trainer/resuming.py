@@ -1,0 +1,151 @@
+"""How a run continues or starts from another model: its checkpoint, its settings, its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from schemas import SettingsError
+from trainer.checkpoint import WEIGHTS, CheckpointError, Record, latest
+from trainer.config import SHAPE, TrainConfig, config_of
+from trainer.corpora import Corpora
+from trainer.metrics import has_saved
+from trainer.model import GPT
+from trainer.pretrained import load_pretrained
+from trainer.signing import verifier_of
+
+# The settings that a resumed run has to keep.
+_FROZEN = SHAPE - {"dropout"} | {
+    "preset",
+    "init_from",
+    "seed",
+    "batch_tokens",
+    "optimizer",
+    "sampler",
+    "long_min_tokens",
+    "long_fraction",
+    "document_mask",
+}
+
+
+def newest_checkpoint(
+    out: Path, say: Callable[[str], None], verify_key: str | None
+) -> tuple[Path, Record] | None:
+    """Return the run's newest intact checkpoint with its record; None for a new run.
+
+    `say` reports newer ones that are damaged or missing. Raises CheckpointError if all are, or if
+    the newest is and has to be signed; SignatureError if it is not signed by `verify_key`.
+    """
+    hint = f"restore it from a copy, or move {out} aside to start at step 0"
+    if verify_key:
+        hint = f"with verify_key, no earlier one is taken in its place; {hint}"
+    checkpoint = latest(out, say, hint, is_strict=bool(verify_key))
+    if checkpoint is None:
+        folder = out / "checkpoints"
+        metrics = out / "metrics.jsonl"
+        # A part is left where the first save was interrupted.
+        was_interrupted = any(folder.glob(".step-*.part"))
+        if has_saved(metrics) and not was_interrupted:
+            raise CheckpointError(
+                f"{folder} has no checkpoint, but the run of {metrics} has saved some; {hint}"
+            )
+    elif verify_key:
+        verifier_of(verify_key)(checkpoint[0])
+    return checkpoint
+
+
+def check_same_run(
+    path: Path, before: Record, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
+) -> None:
+    """Raise SettingsError if the checkpoint `path` with the record `before` is of another run.
+
+    `say` names the settings that have changed and may.
+    """
+    refused = []
+    old_config = config_of(before.settings, path.name, say)
+    for field in dataclasses.fields(config):
+        # `data` is compared by the shards' digests, not by where they are.
+        if not field.metadata["shapes_bytes"] or field.name == "data":
+            continue
+        old = getattr(old_config, field.name)
+        new = getattr(config, field.name)
+        if old == new:
+            continue
+        change = f"{field.name} was {old}, is {new}"
+        if field.name in _FROZEN:
+            refused.append(change)
+        else:
+            say(f"changed since {path.name}: {change}")
+
+    old_tokenizer = dataclasses.replace(corpora.tokenizer, **before.tokenizer)
+    if not old_tokenizer.same_as(corpora.tokenizer):
+        refused.append(f"the tokenizer was {old_tokenizer}, is {corpora.tokenizer}")
+
+    data = corpora.description()
+    old_samples = [(dataset["digest"], dataset["share"]) for dataset in before.data]
+    new_samples = [(dataset["digest"], dataset["share"]) for dataset in data]
+    if old_samples != new_samples:
+        change = f"the data was {described(before.data)}, is {described(data)}"
+        flag = f"--init_from {shlex.quote(config.out)}"
+        refused.append(f"{change}: other data is a new run with {flag}")
+    if refused:
+        raise SettingsError(
+            f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same "
+            f"settings"
+        )
+
+
+def described(data: list[dict[str, Any]]) -> str:
+    """Return the data of a record in a line."""
+    datasets = [
+        f"{dataset['folder']} ({dataset['share']:.1%}, {dataset['digest'][:12]}…)"
+        for dataset in data
+    ]
+    return ", ".join(datasets)
+
+
+def load_weights(
+    model: GPT, path: Path | None, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
+) -> Path | None:
+    """Load the weights of the checkpoint `path`, or otherwise of `init_from`, if there is one.
+
+    Return the checkpoint whose optimizer's state continues; None if that starts at zero. Raises
+    CheckpointError if the model of `init_from` has another shape or tokenizer.
+    """
+    if path:
+        model.load_state_dict(load_file(path / WEIGHTS))
+        return path
+    if not config.init_from:
+        return None
+    trained = load_pretrained(config.init_from, verify_key=config.verify_key)
+    trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
+    ours = model.config
+    theirs = trained.model.config
+    context = min(ours.context, theirs.context)
+    if dataclasses.replace(theirs, dropout=ours.dropout, context=context) != ours:
+        raise CheckpointError(
+            f"{config.init_from} is of another shape: {theirs}; these settings make {ours}"
+        )
+    state = trained.model.state_dict()
+    if not ours.rope:
+        # A shorter context has the first positions, as nanoGPT's crop_block_size.
+        state["wpe.weight"] = state["wpe.weight"][: ours.context]
+    model.load_state_dict(state)
+    if ours.context < theirs.context:
+        say(
+            f"weights from {config.init_from}, of whose {theirs.context} positions the first "
+            f"{ours.context} are kept; no state of the optimizer"
+        )
+        return None
+    if trained.record is not None:
+        their_config = config_of(trained.record.settings, config.init_from)
+        if their_config.optimizer == config.optimizer:
+            say(f"weights and state of the optimizer from {config.init_from}")
+            return trained.folder
+    say(f"weights from {config.init_from}")
+    return None
