@@ -135,7 +135,7 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
         assert (answer.reason == Reason.NOT_ARCHIVED) == (not pages)
 
 
-def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_columns(
+def test_only_needed_columns_of_wanted_row_groups_are_read(
     tmp_path: Path,
 ) -> None:
     index = Published(
