@@ -1,4 +1,4 @@
-"""Segments: the results of the sources, in WARC files that are written once and never deleted.
+"""Segments: the results of the sources, in WARC files that are written once.
 
     warc/part-00007/live-1f0c9a72-000003-SHA256.warc.gz
 
@@ -12,6 +12,9 @@ It is complete when it appears. Its name has the source, a digest of the options
 source's results, a number, by which segments are ordered, and the SHA-256 of the file. A result
 counts for every shard that has the URL, in whatever generation, as long as these options are the
 same.
+
+Segments of sources on the network are never deleted: nobody could write them again. Segments of
+archive files are swept like other files.
 """
 
 from __future__ import annotations
