@@ -83,7 +83,7 @@ def index_archive(
         for capture in kind_of(path).captures(file):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
-                    raise UserError(f"{path}, {capture}; {capture.remedy}{OR_DAMAGED}")
+                    raise UserError(f"{path}: {capture}; {capture.remedy}{OR_DAMAGED}")
                 counts["broken"] += 1
                 first_problem = first_problem or str(capture)
                 continue
