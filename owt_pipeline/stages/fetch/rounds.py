@@ -94,7 +94,7 @@ def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
 def _lost_segments(
     workdir: Storage, record: ShardRecord, prefixes: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return what is wrong with a shard's segments whose names begin with one of `prefixes`, by
+    """Return the problem of each damaged segment whose name begins with one of `prefixes`, by
     path."""
     segments = []
     for file in record.files:

@@ -2,12 +2,12 @@
 
     index      an archive file of --pages_from      -> the places of its captures
     bounds     the files of Common Crawl's index    -> the least and the greatest key of each
-    ask_1      a shard: the sources before the first gathered one -> the URLs without a page
-    gather_1   the URLs of all shards: the first gathered source
-    ask_2, gather_2   likewise for the second gathered source
-    shards     a shard: the other sources           -> pages/ and rejects
+    ask_1      the sources before the first gathered one -> the URLs of a shard without a page
+    gather_1   the first gathered source            -> the results of the URLs of all shards
+    ask_2, gather_2   the same for the second gathered source
+    shards     the other sources                    -> pages/ and rejects of a shard
 
-A gathered source is one that a single part asks for the URLs of many shards: Common Crawl's index
+A single part queries a gathered source for the URLs of many shards: Common Crawl's index
 is read once for all of them, and the Wayback Machine limits the requests of a machine.
 """
 
@@ -44,7 +44,7 @@ READ_AT_ONCE = 4
 Crawl's."""
 
 
-# The modules of the work import an HTTP client, for 0.2 s. Each step imports what it needs, so
+# The modules of the work import an HTTP client, for 0.2 s. Each step has its own imports, so
 # that a run whose fetch is finished does not wait for them.
 
 
@@ -161,8 +161,8 @@ def _check_user_agent(options: Options) -> None:
 
 class Fetch(Stage):
     """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or
-    the Wayback Machine. Writes the responses to warc/, which is never deleted, pages/ with a row
-    for each page, and a reject row with a reason for each URL without a page.
+    the Wayback Machine. Writes the responses to warc/, where those of the network stay, pages/
+    with a row for each page, and a reject row with a reason for each URL without a page.
     """
 
     name = "fetch"
@@ -181,7 +181,7 @@ class Fetch(Stage):
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
     def key_options(self, options: Options) -> dict[str, Any]:
-        """Return the options of the sources that are asked, and these sources.
+        """Return the sources of this run, and their options.
 
         Options of other sources are left out, so that a change of them does not rebuild anything.
         """
