@@ -488,5 +488,6 @@ def test_beta2_changes_the_second_step(config: TrainConfig, tmp_path: Path, opti
         out = str(tmp_path / f"{beta2}")
         train(dataclasses.replace(config, out=out, beta2=beta2, optimizer=optimizer, max_steps=3))
         losses.append([record["loss"] for record in records_of(out)])
-    assert losses[0][:2] == losses[1][:2]
-    assert losses[0][2] != losses[1][2]
+    # The first update is the same but for its rounding: beta2 cancels out.
+    assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-6)
+    assert losses[0][2] != pytest.approx(losses[1][2], rel=1e-6)

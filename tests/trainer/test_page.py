@@ -28,7 +28,7 @@ from trainer.validation import windows_of_text
 
 
 def text_of(page: str) -> str:
-    """The text of a page, which loads nothing and runs nothing."""
+    """Return the text of a page, which loads nothing and runs nothing."""
     tree = html.fromstring(page)
     assert not tree.xpath(
         "//script | //link | //img | //iframe | //@src | //@href | //@*[starts-with(name(), 'on')]"

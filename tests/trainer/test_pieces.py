@@ -41,7 +41,7 @@ def model_with(piece: str) -> GPT:
 
 
 def plain_logits(w: dict[str, torch.Tensor], config: ModelConfig, ids: list[int]) -> torch.Tensor:
-    """The logits (T, V), one position, head and channel pair after the other."""
+    """Compute the logits (T, V), one position, head and channel pair after the other."""
     heads, size = config.n_head, config.width // config.n_head
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:

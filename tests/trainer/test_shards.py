@@ -183,8 +183,10 @@ def test_documents_parquet_says_which_document_each_token_is_of(
 
 
 def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
-    """A reader by the layout that Megatron-LM's `_IndexReader` and `DType` give, sharing no code
-    with the writer."""
+    """Read by the layout of Megatron-LM's `_IndexReader` and `DType`.
+
+    It shares no code with the writer.
+    """
     with (
         open(f"{stem}.idx", "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as index,

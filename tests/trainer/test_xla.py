@@ -37,8 +37,10 @@ raise SystemExit(code)
 
 @pytest.fixture
 def train(tmp_path: Path, text_tokens: Path) -> Train:
-    """Trains in a process of its own: `train(run, device, steps, more flags)` gives the records
-    of its steps."""
+    """Return `train(run, device, steps, more flags)`, which gives the records of its steps.
+
+    It trains in a process of its own.
+    """
 
     def train(run: str, device: str, steps: int, *flags: object, module: str = "trainer.train"):  # type: ignore[no-untyped-def]
         arguments = flags_of(

@@ -261,7 +261,7 @@ def _timeout(total: float, connect: float, silence: float) -> aiohttp.ClientTime
 async def _receive(
     response: aiohttp.ClientResponse, url: URL, max_bytes: int, stop: Stop, cut: bool
 ) -> HttpResponse:
-    """Return the response with its body, as sent but for its transfer encoding.
+    """Return the response with its body as sent, without its transfer encoding.
 
     The connection can be used again if all of it was read. Raises BadMessage, TooLarge, and
     aiohttp's errors.
@@ -272,8 +272,10 @@ async def _receive(
         raw_headers = _raw_headers(response)
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in raw_headers]
         if stop(response.status, headers):
+            body = b""
             is_truncated = not response.content.is_eof()
-            body = b"" if is_truncated else response.content.read_nowait()
+            if not is_truncated:
+                body = response.content.read_nowait()
         else:
             length = messages.header(headers, "content-length") or ""
             if length.isdecimal() and int(length) > max_bytes and not cut:
