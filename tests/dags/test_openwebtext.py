@@ -259,6 +259,6 @@ def commands_of(
 
 
 def own_flags(command: list[str]) -> list[str]:
-    """The flags that belong to one stage alone."""
+    """Return the flags that belong to a single stage."""
     names = ("--dumps", "--links", "--num_shards", "--pages_from", "--min_tokens", "--add")
     return [flag for flag in command if flag.startswith(names)]

@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def dags_of(folder: Path, settings: Any) -> Any:
-    """The DAGs of a folder with these settings, as Airflow reads them."""
+    """Return the DAGs of a folder with these settings, as Airflow reads them."""
     from airflow.dag_processing.dagbag import DagBag
 
     shutil.copytree(REPOSITORY / "dags", folder / "dags")
@@ -39,7 +39,7 @@ def monthly(airflow_home: Path, tmp_path: Path) -> Any:
 
 
 def parameters_of(dag: Any, start: datetime) -> Any:
-    """What the run of the interval that begins at `start` gives to `openwebtext`."""
+    """Return the parameters that the interval from `start` on gives to `openwebtext`."""
     return dag.get_task("parameters").python_callable(data_interval_start=start)
 
 

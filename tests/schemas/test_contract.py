@@ -38,7 +38,7 @@ numbers = st.integers(0, 2**62)
 
 @st.composite
 def file_tables(draw: st.DrawFn) -> FileTable:
-    """The files of a few shards, at least one of each, and of the complete dataset."""
+    """Draw the files of a few shards, at least one of each, and of the complete dataset."""
     paths = draw(st.lists(names, min_size=1, max_size=12, unique=True))
     files = [
         ShardFile(

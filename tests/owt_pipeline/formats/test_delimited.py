@@ -18,7 +18,7 @@ def table_of(content: str | bytes, max_chars: int = 1 << 20) -> DelimitedTable:
 
 
 def rows_of(content: str | bytes) -> list[tuple[int, list[str] | str]]:
-    """Each row's line, and its cells or its problem."""
+    """Return each row's line, and its cells or its problem."""
     return [(row.line, row.problem or list(row.cells)) for row in table_of(content)]
 
 

@@ -207,7 +207,7 @@ def test_wrong_tokenizers_are_refused_with_advice(tmp_path: Path, gpt2_file: str
 
 
 def trained(path: Path, **parts: Any) -> str:
-    """A byte-level tokenizer with other parts; its path."""
+    """Train a byte-level tokenizer with other parts; return its path."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     tokenizer.decoder = decoders.ByteLevel()
