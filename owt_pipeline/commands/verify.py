@@ -21,7 +21,7 @@ import pyarrow as pa
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.run import lacks_takedowns
-from owt_pipeline.engine.stage import FINAL, KEPT_FOR_GOOD
+from owt_pipeline.engine.stage import FINAL_DATASETS, KINDS_NEVER_DELETED
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.forgotten_texts import read_forgotten
 from owt_pipeline.formats.takedowns import read_takedowns, texts_of
@@ -121,7 +121,8 @@ def _examine(
     missed = {
         file.path
         for file in files
-        if file.path in gone and (manifest.dataset in FINAL or file.kind in KEPT_FOR_GOOD)
+        if file.path in gone
+        and (manifest.dataset in FINAL_DATASETS or file.kind in KINDS_NEVER_DELETED)
     }
     finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(missed)]
     if gone - missed:

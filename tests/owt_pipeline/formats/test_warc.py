@@ -178,7 +178,7 @@ def test_a_body_of_very_many_empty_members_is_decoded(
     )
 
 
-def test_decoded_body_with_headers_of_an_encoded_one_is_unchanged() -> None:
+def test_a_decoded_body_with_coding_headers_is_unchanged() -> None:
     headers = [("Content-Encoding", "gzip"), ("Transfer-Encoding", "chunked")]
     assert decode_body(headers, b"<html>plain", 1000) == b"<html>plain"
 
