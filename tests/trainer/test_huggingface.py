@@ -359,7 +359,7 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(tmp_path: Path) -> None:
         environment = environment_of(hub, tmp_path / "home")
         for name in ("gpt3", "someone/else", "a--b"):
             line = downloaded(name, environment, tmp_path)
-            assert f"ValueError: {name} is not a folder here, nor a model that can be" in line
+            assert f"ValueError: {name} is neither a folder here nor a model that can be" in line
     for changed in (environment, environment | {"HF_HUB_OFFLINE": "1"}):
         line = downloaded("gpt2", changed, tmp_path)
         assert "while connected (`hf download gpt2`); or name a mirror by HF_ENDPOINT" in line
@@ -372,7 +372,7 @@ def test_a_folder_comes_before_a_name_of_the_hub(
     monkeypatch.chdir(tmp_path)
     assert load_pretrained("theirs").folder == Path("theirs")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty is not a checkpoint, nor the folder of a run"):
+    with pytest.raises(ValueError, match="empty is neither a checkpoint nor the folder of a run"):
         load_pretrained("empty")
 
 

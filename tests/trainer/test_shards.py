@@ -112,7 +112,8 @@ def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> No
         open_dataset(tokens)
     listed.unlink()
     with pytest.raises(
-        ShardError, match=rf"ledger/tokens/{listed.name} is missing; run the tokenize stage"
+        ShardError,
+        match=rf"ledger/tokens/{listed.name} is missing; run `owt run .* --until tokenize`",
     ):
         open_dataset(tokens)
 
@@ -126,7 +127,8 @@ def test_a_run_is_its_tokens_and_needs_a_manifest(tokens: Path, tmp_path: Path) 
     ):
         open_dataset(tokens)
     with pytest.raises(
-        ShardError, match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run the tok"
+        ShardError,
+        match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run `owt run .*/nowhere ",
     ):
         open_dataset(tmp_path / "nowhere")
 
