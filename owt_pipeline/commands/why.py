@@ -20,7 +20,7 @@ from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.config import read_config, settings_of
 from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.formats.records import format_of, read_records
-from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, id_of, unescaped
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_hash, id_of, unescaped
 from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader, LocatedRow
 from owt_pipeline.ledger.root import require_run
@@ -212,7 +212,7 @@ def _first(asked: Asked, reader: DatasetReader) -> list[LocatedRow]:
     for generation in root.generations:
         bucket = asked.url_id % generation.shards
         if generation.stage != "import":
-            bucket = home_of(asked.host) % generation.shards if asked.host is not None else 0
+            bucket = host_hash(asked.host) % generation.shards if asked.host is not None else 0
         homes.append(generation.first + bucket)
     found = [rows for shard in homes if (rows := find_id(reader, asked.url_id, [shard]))]
     accepted = [rows for rows in found if any(row.file.kind == "data" for row in rows)]

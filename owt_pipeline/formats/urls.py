@@ -129,7 +129,7 @@ def _canonical_or_problem(url: str) -> tuple[str | None, str | None, str | None]
     return canonical, host, None
 
 
-def home_of(host: str) -> int:
+def host_hash(host: str) -> int:
     """Return the hash of a host. Modulo a generation's number of shards, it is the host's shard."""
     return xxhash.xxh3_64_intdigest(host.encode())
 
