@@ -24,7 +24,7 @@ from trainer.tools.evaluate import (
     score_text,
     text_windows,
 )
-from trainer.training import train
+from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -17,7 +17,7 @@ from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, text_windows
-from trainer.training import train
+from trainer.train import train
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 

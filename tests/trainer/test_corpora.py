@@ -22,7 +22,7 @@ from trainer import checkpoint
 from trainer.corpora import open_corpora
 from trainer.shards import ShardError
 from trainer.tools import evaluate
-from trainer.training import main
+from trainer.train import main
 
 CONTEXT = 16
 

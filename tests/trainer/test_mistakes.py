@@ -22,7 +22,7 @@ from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.shards import open_dataset
 from trainer.tools import evaluate, export, export_tokens, sample
-from trainer.training import main, train
+from trainer.train import main, train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -23,7 +23,7 @@ from trainer.page import Page, chart, points
 from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
 from trainer.text import Tokenizer
-from trainer.training import train
+from trainer.train import train
 from trainer.validation import windows_of_text
 
 

@@ -16,7 +16,7 @@ from trainer.config import parse
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, KVCache, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.training import train
+from trainer.train import train
 
 SHAPE = ModelConfig(vocab_size=60, context=12, n_layer=4, n_head=2, width=16)
 PIECES: dict[str, dict[str, object]] = {

@@ -21,7 +21,7 @@ from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
 from trainer.remote import open_bucket
 from trainer.samplers import Packed
 from trainer.shards import ShardError, open_dataset
-from trainer.training import main
+from trainer.train import main
 
 SHARDS = 5
 

@@ -15,7 +15,7 @@ from trainer.config import TrainConfig
 from trainer.pretrained import resolve
 from trainer.signing import SIGNATURE, SignatureError, signer_of, verifier_of
 from trainer.tools import evaluate, export, sample
-from trainer.training import train
+from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+import trainer.train as training
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, records_of
-from trainer import training
 from trainer.distributed import run_lock
 
 # 2 layers of width 32: a step takes some milliseconds.

@@ -22,7 +22,7 @@ Train = Callable[..., list[dict[str, float]]]
 COUNTING = """
 import sys
 import torch_xla.debug.metrics as met
-from trainer import training
+import trainer.train as training
 from trainer.distributed import XlaRanks
 counts, sync = [], XlaRanks.sync
 def counted(self):
