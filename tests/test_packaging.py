@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from owt_pipeline import __version__
 from owt_pipeline.__main__ import PACKAGES_OF_COMMANDS
 from owt_pipeline.engine.stage import Stage
+from owt_pipeline.engine.worker_packages import package_options
 from owt_pipeline.ledger import versions
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
@@ -121,6 +122,23 @@ def test_the_trainer_needs_no_package_of_the_pipeline() -> None:
 def test_the_commands_look_for_every_package_of_the_pipeline() -> None:
     of_commands = {normalized(name) for name in PACKAGES_OF_COMMANDS}
     assert of_commands == declared("pipeline") - declared()
+
+
+def test_a_staged_wheel_brings_the_packages_of_the_pipeline() -> None:
+    staged = {"extra_packages": ["dist/owt_pipeline-0.1.0-py3-none-any.whl"]}
+    options = package_options(staged)
+    assert options["requirements_cache"] == "skip"
+    lines = Path(options["requirements_file"]).read_text().splitlines()
+    versions = {
+        normalized(name): version for name, _, version in (x.partition("==") for x in lines)
+    }
+    assert versions["praw"] == importlib.metadata.version("praw")
+    assert {"lxml", "aiohttp", "duckdb", "trafilatura"} < versions.keys()
+    # Beam is in the worker's image; the wheel itself is staged.
+    assert not {"apache-beam", "owt-pipeline", "pytest", "torch"} & versions.keys()
+    assert package_options({"extra_packages": ["dist/other-1.0-py3-none-any.whl"]}) == {}
+    assert package_options({"extra_packages": None}) == {}
+    assert package_options({**staged, "requirements_file": "own.txt"}) == {}
 
 
 @pytest.mark.parametrize("extra", ["aws", "azure", "gcp", "dev"])
