@@ -78,7 +78,7 @@ ELSEWHERE = {
     | {"no_use_public_ips"}  # Beam's, under another name in its list
     | {"output", "predicate", "tag", "type"}  # syft, cosign, docker
     | {"query-gpu"},  # nvidia-smi
-    "name": {"AIRFLOW__CORE__DAGS_FOLDER"}
+    "name": {"AIRFLOW_VAR_OWT_PYTHON", "AIRFLOW__CORE__DAGS_FOLDER"}
     | {"AWS_SESSION_TOKEN", "AbortIncompleteMultipartUpload"}  # Amazon
     | {"FLEX_TEMPLATE_PYTHON_PY_FILE", "GOOGLE_APPLICATION_CREDENTIALS"}  # Google
     | {"DATA_DIR"}  # nanochat
