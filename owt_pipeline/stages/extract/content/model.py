@@ -218,9 +218,9 @@ def contextual(page: PageView, p: np.ndarray) -> tuple[np.ndarray, list[float]]:
     mass = weight * p
     columns: Columns = [p]
     for signature in page.signatures:
-        of_signature = np.bincount(signature, mass)
-        of_signature /= np.maximum(np.bincount(signature, weight), 1)
-        columns.append(of_signature[signature])
+        weights_of_signature = np.maximum(np.bincount(signature, weight), 1)
+        means = np.bincount(signature, mass) / weights_of_signature
+        columns.append(means[signature])
     weights = tree.below(weight)
     masses = tree.below(mass)
     total = max(float(masses[0]), 1e-6)
