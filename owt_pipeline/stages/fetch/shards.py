@@ -294,12 +294,12 @@ class ShardFetcher:
                 not_tried = missing[~isin_sorted(missing, reader.postponed)]
                 # At the end of the shard, temporary failures are requested once more.
                 is_retry = not len(not_tried)
-                chosen_ids = missing if is_retry else not_tried
-                if len(chosen_ids):
+                ids_to_request = missing if is_retry else not_tried
+                if len(ids_to_request):
                     writer = reader.writer(_warcinfo(self._run, source), is_last=is_retry)
                     earlier_results = reader if is_resumed else None
                     await self._ask_client(
-                        client, chosen_ids, writer, lease, earlier_results, is_last
+                        client, ids_to_request, writer, lease, earlier_results, is_last
                     )
             except Superseded:
                 await lease.wait_for_other()
@@ -354,12 +354,12 @@ class ShardFetcher:
         batches = self._run.inputs["urls"].batches(
             self._shard, columns=list(columns), rows=_BATCH_ROWS
         )
-        chosen_urls = (
+        batches_of_ids = (
             batch.filter(pa.array(isin_sorted(batch["url_id"].to_numpy(), sorted_ids)))
             for batch in batches
         )
         schema = pa.schema([URLS.field(name) for name in columns])
-        return pa.Table.from_batches(chosen_urls, schema).combine_chunks()
+        return pa.Table.from_batches(batches_of_ids, schema).combine_chunks()
 
 
 def _advance(is_last: bool, num_results: int, num_pages: int) -> None:
