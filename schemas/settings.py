@@ -355,18 +355,11 @@ class ExitCode(IntEnum):
         member.meaning = meaning
         return member
 
-    DONE = 0, "done; of verify: no problems found"
-    ERROR = 1, "an error, in one line; of verify: something does not hold"
-    USAGE = 2, "wrong usage: an unknown command, flag or setting, or a value that it does not take"
-    NOT_FOUND = (
-        3,
-        "not found: the folder is not a run, the URL does not appear in it, or there is no such "
-        "dataset or document",
-    )
-    RUNNING = (
-        4,
-        "a job on a cluster is at work on the run; the same command, run later, shows how it ended",
-    )
+    DONE = 0, "done; for `owt verify`: no problems found"
+    ERROR = 1, "an error, in one line; for `owt verify`: problems found"
+    USAGE = 2, "wrong usage: an unknown command, flag or setting, or a value that is not allowed"
+    NOT_FOUND = 3, "not found: the folder is not a run, or has no such URL, dataset or document"
+    RUNNING = 4, "a job on a cluster works on the run; the same command shows its result later"
     INTERRUPTED = 130, "interrupted (Ctrl-C); the same command continues where it stopped"
-    NO_READER = 141, "the output has no reader any more, as in `owt ls ... | head`"
+    NO_READER = 141, "the reader of the output has ended, as in `owt ls ... | head`"
     TERMINATED = 143, "terminated (SIGTERM); the same command continues where it stopped"

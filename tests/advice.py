@@ -38,6 +38,8 @@ _CALLS_OF_ADVICE = {
 _EXPLAINS = (
     "option",
     "_how",
+    "not_in_key",
+    "toml_only",
     "_api",
     "add_argument",
     "add_argument_group",

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, read_settings
+from trainer.command_line import command_parser, read_settings
 from trainer.optimizers import OPTIMIZERS
 from trainer.schedules import SCHEDULES, learning_rate
 from trainer.shape import PRESETS, ModelConfig, preset
@@ -325,7 +325,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
 
     Raises SettingsError.
     """
-    parser = CommandParser(
+    parser = command_parser(
         "trainer.train",
         "[CONFIG.toml]",
         "Train a GPT-2 on token shards. The same command again continues where it stopped.",

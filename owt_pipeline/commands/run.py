@@ -18,8 +18,8 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.commands.setup import remember
-from owt_pipeline.engine.generations import begin
-from owt_pipeline.engine.plan import StagePlan, look
+from owt_pipeline.engine.generations import record_generations
+from owt_pipeline.engine.plan import StagePlan, plan_stages
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages, without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
@@ -154,8 +154,8 @@ def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]
     """What would happen to each stage, in order; raises UserError where `owt run` would, before
     it writes anything."""
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
-    root, _ = begin(stages, runtime, write=False)
-    plans = look(stages, runtime.workdir, root)
+    root, _ = record_generations(stages, runtime, write=False)
+    plans = plan_stages(stages, runtime.workdir, root)
     return [_step(plan, plans[:number]) for number, plan in enumerate(plans)]
 
 
@@ -163,16 +163,18 @@ def _step(plan: StagePlan, before: Sequence[StagePlan]) -> Step:
     if plan.finished:
         return Step(plan.stage.name, "finished", 0, len(plan.keys), 0)
     inputs = [other for other in before if other.stage.output in plan.stage.inputs]
-    why = plan.why or next((f"{other.stage.output}/ changes" for other in inputs if other.make), "")
+    why = plan.cause or next(
+        (f"{other.stage.output}/ changes" for other in inputs if other.pending), ""
+    )
     rows: int | None = None
     if len(inputs) == 1 and plan.stage.reads == "shard":
-        known = [inputs[0].rows[shard] for shard in plan.make]
-        if all(row is not None and row.shard not in inputs[0].make for row in known):
+        known = [inputs[0].records[shard] for shard in plan.pending]
+        if all(row is not None and row.shard not in inputs[0].pending for row in known):
             rows = sum(
                 file.rows for row in known if row for file in row.files if file.kind == "data"
             )
-    verdict = "continues" if "continuing" in plan.why else "runs"
-    return Step(plan.stage.name, verdict, len(plan.make), len(plan.keys), rows, why)
+    verdict = "continues" if plan.is_resumed else "runs"
+    return Step(plan.stage.name, verdict, len(plan.pending), len(plan.keys), rows, why)
 
 
 def dry_run_table(found: Sequence[Step]) -> str:
@@ -373,7 +375,7 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
 
 def lacks_takedowns(workdir: Storage) -> bool:
     """Whether the corpus was made before the list of takedowns changed."""
-    plans = look(recorded_stages(("export",), workdir), workdir, require_run(workdir))
+    plans = plan_stages(recorded_stages(("export",), workdir), workdir, require_run(workdir))
     return not all(plan.finished for plan in plans)
 
 

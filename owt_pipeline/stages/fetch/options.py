@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
 from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded, is_gone
@@ -220,7 +220,7 @@ def digest_of_source(options: Options, source: str, recorded: Recorded) -> str:
     """
     shaping = shaping_of(options, [source])
     del shaping["sources"]
-    files = shaping_sources(archives_of(options, recorded)) if source == "archive" else []
+    files = key_sources(archives_of(options, recorded)) if source == "archive" else []
     content = json.dumps([FORMAT, shaping, files], sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
 

@@ -16,7 +16,7 @@ import math
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -226,14 +226,17 @@ class Recorder:
 
     stopped: asyncio.Future[None]
     # The last write. It goes on if the task that waits for it is cancelled.
-    _writing: asyncio.Future[tuple[int, int]]
+    _writing: asyncio.Future[tuple[int, int, Counter[str]]]
 
     def __init__(
-        self, writer: SegmentWriter, lease: ShardLease, on_recorded: Callable[[int, int], None]
+        self,
+        writer: SegmentWriter,
+        lease: ShardLease,
+        on_recorded: Callable[[int, int, Mapping[str, int]], None],
     ):
         """Return a recorder that writes with `writer`.
 
-        It calls `on_recorded` with the numbers of further results and pages.
+        It calls `on_recorded` with the numbers of further results, pages, and failures by reason.
         """
         self.is_last = writer.is_last
         self._on_recorded = on_recorded
@@ -311,14 +314,21 @@ class Recorder:
         batch: Sequence[tuple[int, FetchedResponse | FetchResult]],
         checks_lease: bool,
         flushes: bool,
-    ) -> tuple[int, int]:
-        """Make the records of a batch; returns the numbers of final results and pages."""
+    ) -> tuple[int, int, Counter[str]]:
+        """Make the records of a batch.
+
+        Returns the numbers of final results and pages, and of final failures by reason.
+        """
         num_results = 0
         num_pages = 0
+        failures: Counter[str] = Counter()
         for url_id, taken in batch:
             result = taken.result() if isinstance(taken, FetchedResponse) else taken
-            num_results += self._writer.append(url_id, result)
+            is_final = self._writer.append(url_id, result)
+            num_results += is_final
             num_pages += isinstance(result, Page)
+            if is_final and isinstance(result, FetchFailure):
+                failures[str(result.reason)] += 1
         if flushes or self._writer.bytes >= SEGMENT_BYTES:
             self._writer.flush()
         try:
@@ -327,7 +337,7 @@ class Recorder:
         except Superseded:
             self._writer.flush()
             raise
-        return num_results, num_pages
+        return num_results, num_pages, failures
 
 
 class Superseded(Exception):

@@ -81,10 +81,10 @@ def _num_temporary_failures(record: ShardRecord) -> int:
 def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
     """Raise UserError if segments of a source are lost from which the finished shard was built in
     this round."""
-    if run.before is None:
+    if run.published is None:
         return
     prefix = f"{source}-{run.properties['digests'][source]}"
-    for record in DatasetReader(run.workdir, run.before).table_of_files.records:
+    for record in DatasetReader(run.workdir, run.published).table_of_files.records:
         if record.shard != shard or not _is_of_this_round(record, run.root):
             continue
         if problem_by_path := _lost_segments(run.workdir, record, (prefix,)):

@@ -99,7 +99,7 @@ _TEMPORARY = sorted(map(str, TEMPORARY))
 def shards_with_hosts_of(root: Root, shard: int) -> list[int]:
     """Return the shards of all generations that may have a host in common with `shard`.
 
-    A host is in shard `home_of(host)` modulo the number of shards of its generation.
+    A host is in shard `host_hash(host)` modulo the number of shards of its generation.
     """
     generation_of_shard = root.generations[root.generation_of(shard)]
     shards: list[int] = []

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Summary, recorded_of
+from owt_pipeline.engine.stage import Summary, recorded_sources
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import replace_columns
@@ -79,7 +79,7 @@ def set_up(run: StageRun) -> Summary:
     Raises UserError for an archive file that is missing, or an index that cannot be listed.
     """
     options: Options = run.options
-    recorded = recorded_of(run.stage, run.before)
+    recorded = recorded_sources(run.stage, run.published)
     properties: dict[str, Any] = {}
     if "archive" in options.order:
         paths = expand_globs(options.pages_from, "--pages_from")
@@ -263,7 +263,7 @@ class ShardFetcher:
             if source == "archive":
                 asyncio.run(self._query_archives(is_last))
             elif source in clients and len(self._missing(reader, self.ids)):
-                num_together = min(SHARDS_TOGETHER, len(self._run.plan.make))
+                num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
                 options = split_limits(self._run.options, num_together)
                 with_client(
                     partial(clients[source], options),
@@ -339,7 +339,10 @@ class ShardFetcher:
         for url_id, url, created_utc in zip(*columns, strict=True):
             result = await archives.result(url, created_utc)
             writer.append(url_id, result)
-            _advance(is_last, 1, not isinstance(result, FetchFailure))
+            if isinstance(result, FetchFailure):
+                _advance(is_last, 1, 0, {str(result.reason): 1})
+            else:
+                _advance(is_last, 1, 1)
             if writer.bytes >= SEGMENT_BYTES:
                 writer.flush()
         writer.flush()
@@ -362,6 +365,11 @@ class ShardFetcher:
         return pa.Table.from_batches(batches_of_ids, schema).combine_chunks()
 
 
-def _advance(is_last: bool, num_results: int, num_pages: int) -> None:
+def _advance(
+    is_last: bool, num_results: int, num_pages: int, failures: Mapping[str, int] | None = None
+) -> None:
     """Show progress: a URL is done once it has a page, or a result of the last source."""
-    progress.advance(num_results if is_last else num_pages)
+    if is_last:
+        progress.advance(num_results, failures)
+    else:
+        progress.advance(num_pages)

@@ -27,7 +27,7 @@ from owt_pipeline.engine.stage import (
     Step,
     Summary,
     rows_of_input,
-    what_was_sent,
+    sent_keys,
 )
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
@@ -105,8 +105,8 @@ def _unfinished_shards(run: StageRun, *, number: int) -> list[int]:
     """Return the shards to make, if there is a gathered source of this number."""
     if not run.options.gathered[number]:
         return []
-    shards = sorted(run.plan.make)
-    return [shard for shard in shards if run.place(SHARDS, shard).find()[0] is None]
+    shards = sorted(run.plan.pending)
+    return [shard for shard in shards if run.record_path(SHARDS, shard).find()[0] is None]
 
 
 def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
@@ -116,13 +116,13 @@ def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
         f"ask_{number + 1}",
         keys=partial(_unfinished_shards, number=number),
         rows=rows_of_input,
-        together=_num_together,
+        max_concurrent=_num_together,
     )
     gather = Step(
         partial(_query_gathered, number=number),
         f"gather_{number + 1}",
-        keys=what_was_sent,
-        together=READ_AT_ONCE,
+        keys=sent_keys,
+        max_concurrent=READ_AT_ONCE,
     )
     return query, gather
 
@@ -173,21 +173,21 @@ class Fetch(Stage):
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_index_archive, "index", keys=_archive_files),
-        Step(_read_bounds, "bounds", keys=_one_part_with_index, together=1),
+        Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
         *_steps_of_gathered_source(0),
         *_steps_of_gathered_source(1),
-        Step(_fetch_part, rows=rows_of_input, together=_num_together),
+        Step(_fetch_part, rows=rows_of_input, max_concurrent=_num_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
-    def shaping(self, options: Options) -> dict[str, Any]:
+    def key_options(self, options: Options) -> dict[str, Any]:
         """Return the sources of this run, and their options.
 
         Options of other sources are left out, so that a change of them does not rebuild anything.
         """
         return {**shaping_of(options, options.order), "sources": list(options.order)}
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return the archive files.
 
         Raises UserError for impossible options, before a run starts.
@@ -205,13 +205,13 @@ class Fetch(Stage):
             parse_rules(options.resolve)
         return archives_of(options, recorded)
 
-    def of_shard(
+    def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
         """Return how often its failed or lost URLs were requested again; None for never."""
         return root.rounds.get(str(shard))
 
-    def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
+    def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
         from owt_pipeline.stages.fetch.rounds import start_retry_rounds
 
         return start_retry_rounds(options, root, runtime)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,7 +76,9 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory(
 
     waiting = asyncio.run(record())
     assert 0 < waiting * len(BODY) < MOST_WAITING
-    assert tuple(map(sum, zip(*shown, strict=True))) == (501, 500)
+    answers, pages, failures = zip(*shown, strict=True)
+    assert (sum(answers), sum(pages)) == (501, 500)
+    assert sum(failures, Counter()) == {"dns": 1}
     found = answered(tmp_path, range(501))
     assert (found.ids.tolist(), len(found.pages)) == (list(range(501)), 500)
     assert found.rows(found.ids)["body_bytes"].to_pylist() == [len(BODY)] * 500 + [None]

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.ledger.commit import Place, ShardWriter
+from owt_pipeline.ledger.commit import RecordPath, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch import outcomes, recorder
 from owt_pipeline.stages.fetch.answers import INDEXED, FetchFailure, FetchResult, Page
@@ -301,7 +301,9 @@ def test_the_order_of_results_does_not_change_a_shards_bytes(
         write(run, [{ids[i]: known[i] for i in order}], 1 + number % 4)
         folder = Storage(str(run))
         outputs = {"": DATASETS["pages"].schema}
-        with ShardWriter(folder, Place(folder / "records", 0), outputs, dataset="pages") as shard:
+        with ShardWriter(
+            folder, RecordPath(folder / "records", 0), outputs, dataset="pages"
+        ) as shard:
             outcomes.write_outcomes(
                 shard, np.array(ids, np.uint64), read, {"live": answered(run, ids)}
             )

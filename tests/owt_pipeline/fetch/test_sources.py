@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.engine.parts import at_once
-from owt_pipeline.engine.plan import look
+from owt_pipeline.engine.plan import plan_stages
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
@@ -200,7 +200,7 @@ def test_options_of_unused_sources_fetch_nothing_again(
     runtime = write_urls([f"{HOST}/live"])
     plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0)
     run_stage(STAGE, plain, runtime)
-    (plan,) = look(
+    (plan,) = plan_stages(
         [(STAGE, replace(plain, **options))], runtime.workdir, read_root(runtime.workdir)[0]
     )
     assert plan.finished is same

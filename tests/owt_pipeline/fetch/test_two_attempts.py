@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from owt_pipeline.engine.parts import Work
-from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, StageRun
+from owt_pipeline.engine.stage_work import plan_stage
 from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.stages.fetch import recorder

@@ -20,15 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.features import (
-    Columns,
-    PageView,
-    Tree,
-    matrix,
-    shifts,
-    table,
-    windows,
-)
+from owt_pipeline.stages.extract.content.arrays import Columns, matrix, shifts, table, windows
+from owt_pipeline.stages.extract.content.containers import Tree
+from owt_pipeline.stages.extract.content.features import PageView
 from owt_pipeline.stages.extract.html.names import COMMENT_WORDS, read_name
 
 PATH = Path(__file__).with_name("model.npz")
