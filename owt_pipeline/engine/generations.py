@@ -22,13 +22,6 @@ from schemas.manifest import Generation, Root
 
 logger = logging.getLogger("owt")
 
-_FLAG_BY_KIND = {
-    "dump": "--dumps",
-    "links": "--links",
-    "warc": "--warcs",
-    "subreddit": "--subreddits",
-}
-
 # Fields of a source that shape no bytes: where it is, and when it was last hashed.
 _NOT_IN_KEY = ("uri", "stored", "seen")
 
@@ -66,8 +59,12 @@ def with_generations(
     """
     generations = root.generations
     recorded = [source for generation in generations for source in generation.sources]
+    is_first = len(generations) <= 1 and not root.datasets
+    if is_first and stage.name == "import":
+        # It adds recorded files to those that are named. A first import that failed has recorded
+        # its files, and they are to be named otherwise now.
+        recorded = []
     wished = stage.sources(options, recorded)
-    is_first = not generations or (len(generations) == 1 and not root.datasets)
     if is_first:
         num_shards = stage.shards_for(options, wished)
         first = Generation(stage.name, 0, num_shards, list(wished))
@@ -78,7 +75,7 @@ def with_generations(
             f"{workdir} has {other}, which {stage.name} would replace: use another folder"
         )
     wished_by_name = {_name(source): source for source in wished}
-    _check_named(recorded, wished_by_name, root, workdir, is_adding=add)
+    _check_named(stage, recorded, wished_by_name, root, workdir, is_adding=add)
     updated = [
         _with_current_sources(generation, number, wished_by_name)
         for number, generation in enumerate(generations)
@@ -147,11 +144,12 @@ def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, An
         return f"run {command(*words)} to add {pronoun} as a generation"
     if not workdir.exists("settings.toml"):
         return f"give --add, too, to add {pronoun} as a generation"
-    words = ["owt", "run", str(workdir), "--add", *_flags_of(new)]
+    words = ["owt", "run", str(workdir), "--add", *_flags_of(stage, new)]
     return f"run {command(*words)} to add {pronoun} as a generation"
 
 
 def _check_named(
+    stage: Stage,
     recorded: Sequence[Mapping[str, Any]],
     wished_by_name: Mapping[tuple[Any, Any], Mapping[str, Any]],
     root: Root,
@@ -177,21 +175,29 @@ def _check_named(
         f"{workdir}"
     )
     if len(unnamed) == len(recorded) and not new:
-        words = ["owt", "run", str(workdir), *_flags_of(recorded)]
-        raise UserError(
-            f"{problem}: restore them, with your other settings, as {command(*words)} does"
-        )
+        restoring = _command_naming(stage, workdir, recorded)
+        raise UserError(f"{problem}: restore them, with your other settings, as {restoring} does")
     # Without --add, the flags may have replaced the sources of the settings, which name more.
     sources = [*unnamed, *new] if is_adding or not new else new
-    words = ["owt", "run", str(workdir), "--add", *_flags_of(sources)]
     purpose = "adds to all generations" if new else "goes on with all generations"
-    raise UserError(f"{problem}: {command(*words)} {purpose}")
+    adding = _command_naming(stage, workdir, sources, "--add")
+    raise UserError(f"{problem}: {adding} {purpose}")
 
 
-def _flags_of(sources: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the flags that name sources of `collect`."""
+def _command_naming(
+    stage: Stage, workdir: Storage, sources: Iterable[Mapping[str, Any]], *flags: str
+) -> str:
+    """Return the command that runs a stage with these sources, to be pasted."""
+    if stage.name == "import":
+        files = (str(source["uri"]) for source in sources)
+        return command("owt", "import", str(workdir), *files, *flags)
+    return command("owt", "run", str(workdir), *flags, *_flags_of(stage, sources))
+
+
+def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the flags of a stage that name these sources."""
     words: list[str] = []
-    for kind, flag in _FLAG_BY_KIND.items():
+    for kind, flag in stage.flags.items():
         uris = [str(source["uri"]) for source in sources if source["kind"] == kind]
         if uris:
             words += [flag, *uris]

@@ -21,6 +21,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline import progress
 from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.generations import record_generations
 from owt_pipeline.engine.lifecycle import end_run
@@ -90,6 +91,7 @@ def run_stages(
     with _holding(runtime, cluster, is_detached=is_detached) as since:
         root, version = record_generations(stages, runtime)
         plans = plan_stages(stages, runtime.workdir, root)
+        progress.name_stages([stage.name for stage, _ in stages])
         begun()
         results = _finished_results(plans)
         for result in results:
@@ -352,7 +354,7 @@ def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: 
     append_to_log(workdir, {"job": type(result).__name__, "metrics": counts})
 
 
-def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
+def check_beam_flags(flags: Sequence[str], own: Sequence[str], help_command: str) -> None:
     """Raise UsageError for a flag that neither Beam nor `own`, the stages' flags, has.
 
     Beam would ignore it.
@@ -375,4 +377,4 @@ def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
             similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         if similar:
             raise UsageError(f"unknown flag {name}; did you mean {similar[0]}?")
-        raise UsageError(f"unknown flag {name}; see --help")
+        raise UsageError(f"unknown flag {name}; see `{help_command}`")

@@ -78,19 +78,20 @@ class Noting(Making):
         self.steps = (Step(note_pids, rows=rows_of, max_concurrent=together),)
 
 
-class Seen(progress._Display):
-    """A display that remembers the last step it showed."""
+class Seen(progress.Step):
+    """A step that remembers how far the last one came."""
 
     last = (0, 0)
 
-    def update(self) -> None:
+    def close(self) -> None:
+        super().close()
         Seen.last = (self.rows_done, self.shards_done)
 
 
 @settings(max_examples=6, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=9).map(tuple))
 def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...]) -> None:
-    before, progress._display = progress._display, Seen
+    before, progress.Step = progress.Step, Seen
     try:
         for together in (0, 1, 2):
             with tempfile.TemporaryDirectory() as notes, tempfile.TemporaryDirectory() as folder:
@@ -100,7 +101,7 @@ def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...])
                 assert sorted(map(int, os.listdir(notes))) == list(range(len(rows)))
                 assert Seen.last == (sum(rows), len(rows))
     finally:
-        progress._display = before
+        progress.Step = before
 
 
 def test_a_shard_is_one_worker_s_and_the_largest_is_begun_first(tmp_path: Path) -> None:

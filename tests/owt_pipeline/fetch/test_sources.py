@@ -194,7 +194,7 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
         ({"allow_private_hosts": True}, False),
     ],
 )
-def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
+def test_options_of_unused_sources_fetch_nothing_again(
     servers: tuple[BadServer, Wayback], write_urls: Write, options: dict, same: bool
 ) -> None:
     runtime = write_urls([f"{HOST}/live"])
@@ -211,7 +211,7 @@ def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
         st.lists(st.sampled_from(["a.com", "b.com", "c.com", "d.com"]), max_size=8), max_size=4
     ).filter(any)
 )
-def test_hosts_with_the_most_urls_come_first_and_each_keeps_the_order_of_its_rows(
+def test_hosts_with_the_most_urls_come_first(
     chunks: list[list[str]],
 ) -> None:
     names = np.array([host for chunk in chunks for host in chunk], dtype=object)

@@ -131,9 +131,7 @@ class Web:
 
 
 @pytest.mark.slow
-def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it_ends(
-    serve: Serve, write_urls: Write
-) -> None:
+def test_of_two_leases_of_a_shard_one_fetches_at_a_time(serve: Serve, write_urls: Write) -> None:
     """The second takes over, is stopped, and goes on once the first has taken over; then the
     first is killed."""
     web = Web()
