@@ -12,17 +12,17 @@ similarity of the sets of word 5-grams. Precision is the share of removed docume
 similarity of 0.8 or more to a kept one; recall is the share of pairs of 0.8 or more of which one
 document is removed.
 
-Clusters: versions of one page of CLUSTER_WORDS words, each with up to eight of them changed. Recall
-is the share of the documents to remove that are removed: a document that is kept and repeats an
-earlier kept one should have been.
+Clusters: versions of one page of CLUSTER_WORDS words, each with up to eight of them changed. A
+document that is kept and repeats an earlier kept one is kept too much. Recall is the share of the
+documents to remove that are removed.
 
 Rates: documents of 1,140 words of real posts, of which a fifth are copies or edited copies of
 others; CPU seconds of the complete process above those for 16 documents, on one core.
 `owt.near_duplicates` runs all steps of the stage.
 
-Exits 1 unless precision is 1, recall at least 0.999 (less in clusters, by their size), CPU time
-a document grows by less than 1.3 times from a quarter of the documents to all, and each peer takes
-more of it.
+Exits 1 unless precision is 1, recall at least 0.999, the excess of a cluster at most MAX_EXCESS,
+CPU time a document grows by less than 1.3 times from a quarter of the documents to all, and each
+peer takes more of it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ EDITS = (0.01, 0.02, 0.05, 0.10, 0.20, 0.40)
 
 SEGMENT_WORDS = 40
 
-MIN_RECALL_BY_CLUSTER_SIZE = {2_500: 0.99, 20_000: 0.95}
-"""Measured 0.9963 and 0.9601. In a larger cluster, more similar documents are beyond those that a
-document is compared with."""
+CLUSTER_SIZES = (2_500, 20_000)
+
+# What a missed copy costs is weight: its page is read once more in training. A page may weigh a
+# tenth more than its versions that differ, in a cluster of any size.
+MAX_EXCESS = 0.1
 
 CLUSTER_WORDS = 250
 CLUSTER_CHANGES = (0, 0, 1, 2, 3, 4, 6, 8)
@@ -119,21 +121,25 @@ def find_planted(python: dict[str, str], file: Path, texts: Sequence[str]) -> li
 
 def find_clusters(file: Path) -> list[str]:
     """Print what is found of clusters of versions of a page; return failed limits."""
-    print(f"\n{'cluster of':>22} {'removed':>8} {'left':>8} {'recall':>8} {'CPU s':>8}")
+    print(
+        f"\n{'cluster of':>22} {'removed':>8} {'left':>8} {'recall':>8} {'excess':>8} {'CPU s':>8}"
+    )
     failures = []
-    for size, min_recall in MIN_RECALL_BY_CLUSTER_SIZE.items():
+    for size in CLUSTER_SIZES:
         texts = list(versions(size))
         jsonl(file, texts)
         removed, seconds = run(sys.executable, OURS, file)
         kept = [text for number, text in enumerate(texts) if number not in removed]
         num_left = len({later for _, later in similar_pairs(kept)})
         recall = len(removed) / (len(removed) + num_left)
+        excess = num_left / (len(kept) - num_left)
         print(
-            f"{size:>22,} {len(removed):>8,} {num_left:>8,} {recall:>8.4f} {seconds:>8.1f}",
+            f"{size:>22,} {len(removed):>8,} {num_left:>8,} {recall:>8.4f} {excess:>8.3f} "
+            f"{seconds:>8.1f}",
             flush=True,
         )
-        if recall < min_recall:
-            failures.append(f"recall {recall:.4f} in a cluster of {size:,}")
+        if excess > MAX_EXCESS:
+            failures.append(f"an excess of {excess:.3f} in a cluster of {size:,}")
     return failures
 
 

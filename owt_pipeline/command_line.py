@@ -2,7 +2,7 @@
 it is interrupted.
 
 Answers go to stdout, everything else to stderr. On a terminal, progress is one live line;
-elsewhere, a line with the time every ten seconds.
+elsewhere, a line with the time every minute.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
+import schemas.command_line
 from owt_pipeline import progress
 from owt_pipeline.errors import (
     OUT_OF_MEMORY,
@@ -29,18 +30,13 @@ from owt_pipeline.errors import (
     is_out_of_memory,
     without_traceback,
 )
-from schemas.settings import ExitCode, FlagFormatter, shortened
+from schemas.settings import ExitCode
 
 
-class CommandParser(argparse.ArgumentParser):
-    """Help is shown as it was written, flags are not abbreviated, and a mistake raises
-    UsageError."""
+class CommandParser(schemas.command_line.CommandParser):
+    """The parser of a command of `owt`. A mistake raises UsageError."""
 
-    def __init__(self, **arguments: Any):
-        super().__init__(formatter_class=FlagFormatter, allow_abbrev=False, **arguments)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{shortened(message)}; see {self.prog} --help")
+    error_class = UsageError
 
     def parse_with_files(
         self, argv: Sequence[str] | None

@@ -24,7 +24,7 @@ from owt_pipeline.commands.takedown_search import TEXTS_IN, resolve, with_resolu
 from owt_pipeline.commands.why import readers_of
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.takedowns import (
     Takedown,
     Takedowns,
@@ -109,7 +109,9 @@ def _forget(arguments: argparse.Namespace) -> int:
                 change_root(
                     workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run
                 )
-            logger.info("%s has the list: owt run goes on with it, too", workdir)
+            logger.info(
+                "%s has the list: %s goes on with it, too", workdir, command("owt", "run", workdir)
+            )
     if resolved.unknown:
         logger.warning(
             "%d entries of the list name no document of %s, but stay out if it comes: %s",
@@ -147,7 +149,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     holding = [f"{name}/" for name in _WITH_TEXT if name in readers and not readers[name].gone]
     if holding:
         say(
-            f"{', '.join(holding)} still hold what was collected: see owt forget --help. Once "
+            f"{', '.join(holding)} still hold what was collected: see `owt forget --help`. Once "
             "deleted, a later run may make them again from archives that have the text"
         )
     return 0

@@ -12,11 +12,12 @@ from owt_pipeline.commands.run import (
     check_folder,
     exit_code,
     keep_flags,
-    keep_flags_of_first,
+    keeping_first_flags,
     places,
     runtime_of,
 )
 from owt_pipeline.engine.runner import run_stages
+from owt_pipeline.errors import UsageError, command
 from owt_pipeline.stages.import_text.stage import STAGE
 from schemas.settings import ExitCode, add_flags, flags_given
 
@@ -54,13 +55,13 @@ def _import(argv: Sequence[str] | None) -> int:
     if arguments.add:
         given = config.added(tables, STAGE.name, given)
     options = config.stage_options(STAGE, path, tables, given)
+    if not options.files:
+        example = command("owt", "import", where, "texts.jsonl")
+        raise UsageError(f"import: no files given: name them, as in {example}")
     check_folder(runtime.workdir)
     all_given = {STAGE.name: given}
-    results = run_stages(
-        [(STAGE, options)],
-        runtime,
-        begun=lambda: keep_flags_of_first(runtime.workdir, path, all_given),
-    )
+    with keeping_first_flags(runtime.workdir, path, all_given) as begun:
+        results = run_stages([(STAGE, options)], runtime, begun)
     code = exit_code(results)
     if not results:
         return code

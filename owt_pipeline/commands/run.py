@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,12 +18,12 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.commands.setup import remember
-from owt_pipeline.engine.generations import begin
-from owt_pipeline.engine.plan import StagePlan, look
+from owt_pipeline.engine.generations import record_generations
+from owt_pipeline.engine.plan import StagePlan, plan_stages
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages, without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import UserError, command
+from owt_pipeline.errors import JobRuns, UserError, command
 from owt_pipeline.ledger.root import read_manifest, read_root, require_run
 from owt_pipeline.pipeline import LAST, STAGES
 from owt_pipeline.storage.folder import Storage
@@ -102,9 +103,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.dry_run:
         print(dry_run_table(dry_run(planned, runtime)))
         return 0
-    results = run_stages(
-        planned, runtime, begun=lambda: keep_flags_of_first(runtime.workdir, path, given)
-    )
+    with keeping_first_flags(runtime.workdir, path, given) as begun:
+        results = run_stages(planned, runtime, begun)
     _mention_forgotten(results, runtime.workdir)
     if results:
         keep_flags(runtime.workdir, path, given)
@@ -124,7 +124,7 @@ def _mention_forgotten(results: Sequence[Result], workdir: Storage) -> None:
     if folders and require_run(workdir).takedowns:
         logger.warning(
             "%s may hold texts that were taken down, made again from the sources; corpus/ and "
-            "tokens/ leave them out. See owt forget --help",
+            "tokens/ leave them out. See `owt forget --help`",
             ", ".join(folders),
         )
 
@@ -154,8 +154,8 @@ def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]
     """What would happen to each stage, in order; raises UserError where `owt run` would, before
     it writes anything."""
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
-    root, _ = begin(stages, runtime, write=False)
-    plans = look(stages, runtime.workdir, root)
+    root, _ = record_generations(stages, runtime, write=False)
+    plans = plan_stages(stages, runtime.workdir, root)
     return [_step(plan, plans[:number]) for number, plan in enumerate(plans)]
 
 
@@ -163,16 +163,18 @@ def _step(plan: StagePlan, before: Sequence[StagePlan]) -> Step:
     if plan.finished:
         return Step(plan.stage.name, "finished", 0, len(plan.keys), 0)
     inputs = [other for other in before if other.stage.output in plan.stage.inputs]
-    why = plan.why or next((f"{other.stage.output}/ changes" for other in inputs if other.make), "")
+    why = plan.cause or next(
+        (f"{other.stage.output}/ changes" for other in inputs if other.pending), ""
+    )
     rows: int | None = None
     if len(inputs) == 1 and plan.stage.reads == "shard":
-        known = [inputs[0].rows[shard] for shard in plan.make]
-        if all(row is not None and row.shard not in inputs[0].make for row in known):
+        known = [inputs[0].records[shard] for shard in plan.pending]
+        if all(row is not None and row.shard not in inputs[0].pending for row in known):
             rows = sum(
                 file.rows for row in known if row for file in row.files if file.kind == "data"
             )
-    verdict = "continues" if "continuing" in plan.why else "runs"
-    return Step(plan.stage.name, verdict, len(plan.make), len(plan.keys), rows, why)
+    verdict = "continues" if plan.is_resumed else "runs"
+    return Step(plan.stage.name, verdict, len(plan.pending), len(plan.keys), rows, why)
 
 
 def dry_run_table(found: Sequence[Step]) -> str:
@@ -196,16 +198,36 @@ def keep_flags(workdir: Storage, path: str | None, given: Mapping[str, Mapping[s
     remember(workdir, kept)
 
 
-def keep_flags_of_first(
+@contextlib.contextmanager
+def keeping_first_flags(
     workdir: Storage, path: str | None, given: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Write the flags of a run that has finished nothing yet into its settings when it starts.
+) -> Iterator[Callable[[], None]]:
+    """Give a function that writes the flags of a run into its settings when the run starts.
 
-    So `owt run RUN` goes on with a run that was killed. A run that has finished a stage keeps only
-    flags that succeed: a mistake would undo what is finished.
+    So `owt run RUN` goes on with a run that was killed. The function does nothing if a stage is
+    finished: then only flags of runs that succeed are kept. If the run fails, its flags may be
+    wrong, and the settings are again as they were.
     """
-    if not read_root(workdir)[0].datasets:
-        keep_flags(workdir, path, given)
+    changed = False
+    before = workdir.read(config.SETTINGS) if workdir.exists(config.SETTINGS) else None
+
+    def keep() -> None:
+        nonlocal changed
+        if not read_root(workdir)[0].datasets:
+            changed = True
+            keep_flags(workdir, path, given)
+
+    try:
+        yield keep
+    except JobRuns:
+        raise
+    except Exception:
+        has_finished = changed and read_root(workdir)[0].datasets
+        if changed and not has_finished and before is None:
+            workdir.delete(config.SETTINGS)
+        elif changed and not has_finished and before is not None:
+            workdir.write(config.SETTINGS, before)
+        raise
 
 
 def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> int:
@@ -353,7 +375,7 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
 
 def lacks_takedowns(workdir: Storage) -> bool:
     """Whether the corpus was made before the list of takedowns changed."""
-    plans = look(recorded_stages(("export",), workdir), workdir, require_run(workdir))
+    plans = plan_stages(recorded_stages(("export",), workdir), workdir, require_run(workdir))
     return not all(plan.finished for plan in plans)
 
 
@@ -371,4 +393,5 @@ def runtime_of(
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
     """Raise UsageError for a flag in `rest`, which `parser` did not know, that is not Beam's
     either."""
-    check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])
+    own = [name for action in parser._actions for name in action.option_strings]
+    check_beam_flags(rest, own, f"{parser.prog} --help")

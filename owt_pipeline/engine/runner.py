@@ -15,15 +15,16 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline import progress
 from owt_pipeline.engine import parts, submission
-from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine.generations import record_generations
 from owt_pipeline.engine.lifecycle import end_run
 from owt_pipeline.engine.outcome import take_kept_outcome, take_outcome
-from owt_pipeline.engine.plan import look
+from owt_pipeline.engine.plan import plan_stages
 from owt_pipeline.engine.publish import append_to_log, read_log
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.workers import close_shared_pool, importing, start_server
-from owt_pipeline.errors import JobRuns, LostRun, UsageError, UserError
+from owt_pipeline.errors import JobRuns, RunSuperseded, UsageError, UserError
 from owt_pipeline.ledger.root import published_by_another, read_root, require_manifest
 from owt_pipeline.storage.buckets import in_thread
 from owt_pipeline.storage.folder import Storage
@@ -66,7 +67,7 @@ def run_stages(
     """
     runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
-    begin(stages, runtime, write=False)  # raises before anything is written
+    record_generations(stages, runtime, write=False)  # raises before anything is written
     cluster = None
     if runs_on_cluster(runtime.beam_flags):
         cluster = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
@@ -75,8 +76,9 @@ def run_stages(
             return []
     detached = cluster is not None and submission.is_detached(cluster)
     with _holding(runtime, cluster, detached=detached) as since:
-        root, version = begin(stages, runtime)
-        plans = look(stages, runtime.workdir, root)
+        root, version = record_generations(stages, runtime)
+        plans = plan_stages(stages, runtime.workdir, root)
+        progress.name_stages([stage.name for stage, _ in stages])
         begun()
         first = next((number for number, plan in enumerate(plans) if not plan.finished), None)
         results = [
@@ -196,14 +198,14 @@ def _run_graph(
     return results
 
 
-def _how_it_was_lost(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> LostRun | None:
+def _how_it_was_lost(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> RunSuperseded | None:
     """Return how the run of a job that has ended by itself was lost; None if it is finished."""
     workdir = runtime.workdir
-    if all(plan.finished for plan in look(stages, workdir, read_root(workdir)[0])):
+    if all(plan.finished for plan in plan_stages(stages, workdir, read_root(workdir)[0])):
         return None
     try:
         renew(workdir, runtime.run, look=True)
-    except LostRun as error:
+    except RunSuperseded as error:
         return error
     return published_by_another(workdir)
 
@@ -298,7 +300,7 @@ def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: 
     append_to_log(workdir, {"job": type(result).__name__, "metrics": counts})
 
 
-def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
+def check_beam_flags(flags: Sequence[str], own: Sequence[str], help_command: str) -> None:
     """Raise UsageError for a flag that is not in `own`, the stages' flags, and that Beam does
     not know: Beam would ignore it."""
     if not flags:
@@ -317,5 +319,6 @@ def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
                 name, known, n=1, cutoff=0.8
             )
             raise UsageError(
-                f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help")
+                f"unknown flag {name}"
+                + (f"; did you mean {near[0]}?" if near else f"; see `{help_command}`")
             )

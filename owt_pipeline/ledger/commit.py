@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.errors import LedgerError, LostRun
+from owt_pipeline.errors import LedgerError, RunSuperseded
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import SLICES, SliceWriter
 from owt_pipeline.ledger.root import read_root, swap_root
@@ -65,7 +65,7 @@ def shard_name(shard: int) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPath:
     """Where the record of a shard, or of a part of an intermediate step, is, and what it says of
     its origin.
 
@@ -101,7 +101,7 @@ class Place:
 class ShardWriter:
     """One attempt at a shard: writes its rows, its rejects, further files, and finally its record.
 
-        with ShardWriter(workdir, Place(records, shard, key), {"": schema}, dataset="clean") as
+        with ShardWriter(workdir, RecordPath(records, shard, key), {"": schema}, dataset="clean") as
         writer:
             writer.add(batch.num_rows, outcome)
 
@@ -112,7 +112,7 @@ class ShardWriter:
     def __init__(
         self,
         folder: Storage,
-        place: Place,
+        place: RecordPath,
         outputs: Mapping[str, pa.Schema],
         *,
         dataset: str = "",
@@ -343,7 +343,7 @@ def lost_files(workdir: Storage, files: Iterable[ShardFile]) -> dict[str, str]:
     return found
 
 
-def what_is_left(workdir: Storage, manifest: Manifest) -> DatasetReader:
+def surviving_files(workdir: Storage, manifest: Manifest) -> DatasetReader:
     """A reader of a dataset that leaves out what is lost of it."""
     reader = DatasetReader(workdir, manifest)
     return DatasetReader(
@@ -373,8 +373,8 @@ def publish_dataset(
       version: version of the root that this run wrote last.
       about: the other fields of the manifest.
 
-    Another attempt of this run that has published the same is as good. Raises LostRun if another
-      run has published.
+    Another attempt of this run may have published the same. Raises RunSuperseded if another run has
+    published.
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
@@ -392,7 +392,7 @@ def publish_dataset(
         return manifest, swap_root(
             workdir, msgspec.structs.replace(root, datasets=datasets), version, run
         )[1]
-    except LostRun:
+    except RunSuperseded:
         root, current = read_root(workdir)
         if root.run != run or root.datasets.get(dataset) != manifest or current is None:
             raise

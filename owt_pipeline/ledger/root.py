@@ -3,7 +3,7 @@ Replaced by compare-and-swap.
 
 A run's processes pass the version of the root that they wrote last from step to step, so that of
 two runs in one folder only one can publish: the other finds a version that is not its own, and
-stops (`LostRun`).
+stops (`RunSuperseded`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from owt_pipeline.errors import LostRun, NotFound, UserError, command
+from owt_pipeline.errors import NotFound, RunSuperseded, UserError, command
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.datasets import LEDGER
@@ -108,9 +108,10 @@ def _longest_takedowns(workdir: Storage) -> str:
 
 
 def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root, str | None]:
-    """`read_root` for a run that has written `version` last.
+    """Return the root manifest and its version, for a run that has written `version` last.
 
-    Raises LostRun if another run has replaced that since, and UserError if there is none here.
+    Raises RunSuperseded if another run has replaced it since. Raises UserError if there is none,
+    since then this process does not see the launcher's folder.
     """
     root, current = read_root(workdir)
     if version is not None and current is None:
@@ -124,15 +125,15 @@ def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root
     return root, current
 
 
-def published_by_another(workdir: Storage) -> LostRun:
-    return LostRun(f"another run has published in {workdir}; this one stops")
+def published_by_another(workdir: Storage) -> RunSuperseded:
+    return RunSuperseded(f"another run has published in {workdir}; this one stops")
 
 
 def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tuple[Root, str]:
     """Replace the root manifest of this version by `root`, written by `run`; returns it as
     written, and its version.
 
-    Raises LostRun if another process has replaced it.
+    Raises RunSuperseded if another process has replaced it.
     """
     root = msgspec.structs.replace(root, sequence=root.sequence + 1, run=run)
     content = root.to_json()

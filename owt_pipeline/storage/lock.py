@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from owt_pipeline.errors import JobRuns, LostRun, UserError
+from owt_pipeline.errors import JobRuns, RunSuperseded, UserError
 from owt_pipeline.storage.folder import Storage
 
 logger = logging.getLogger("owt")
@@ -178,9 +178,10 @@ def _unlock(workdir: Storage, run: str) -> None:
 
 
 def renew(workdir: Storage, run: str, *, look: bool = False) -> None:
-    """Renew the object, at most once a minute per process; meanwhile, it is only read, if `look`.
+    """Renew the object, at most once a minute per process.
 
-    Raises LostRun if it is not this run's: another one has taken it over, and may have ended since.
+    Within that minute it is only read, with `look`, or nothing is done. Raises RunSuperseded if it
+    is not this run's: another run has taken it over, and may have ended since.
     """
     now = time.monotonic()
     is_due = now >= _renewed.get((workdir.uri, run), -RENEW_SECONDS) + RENEW_SECONDS
@@ -188,7 +189,9 @@ def renew(workdir: Storage, run: str, *, look: bool = False) -> None:
         return
     holder, version = _read(workdir)
     if holder is None or holder.run != run:
-        raise LostRun(f"{workdir} was taken over by {holder or 'another run'}; this run stops")
+        raise RunSuperseded(
+            f"{workdir} was taken over by {holder or 'another run'}; this run stops"
+        )
     if is_due:  # tried once: of many processes, one renews it
         _renewed[workdir.uri, run] = now
         renewed = msgspec.structs.replace(holder, renewals=holder.renewals + 1)
@@ -208,7 +211,7 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
         while not ended.wait(RENEW_SECONDS / 4):
             try:
                 renew(workdir, run)
-            except LostRun:  # the parts notice it themselves
+            except RunSuperseded:  # the parts notice it themselves
                 return
             except (OSError, UserError) as error:
                 logger.warning(

@@ -23,7 +23,6 @@ FORMS = [
     "collect DATA/reddit/RS_wcxb-dev.zst --repeats 1 --no_memory",
     "dedupe --bases 10 --documents 128",
     "end_to_end DEMO/demo.warc.gz --no_peer",
-    "exchange --rows 8000 --parts 4 --keys 4",
     "extraction --parts structure metadata --every 20",
     "extraction --every 60 --only trafilatura",
     "fetch --hosts 2 --pages 5 --repeats 1",

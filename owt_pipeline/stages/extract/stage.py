@@ -51,10 +51,10 @@ class Extract(Stage):
     options = Options
     version = 26
     libraries = ("lxml", "chardet", "webencodings", *LIBRARIES)
-    steps = (Step(extract_shard, rows=rows_of_input, together=1),)
+    steps = (Step(extract_shard, rows=rows_of_input, max_concurrent=1),)
     example = "owt run run --until extract --favor precision"
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return the digest of our model, or of the user's own code; the output depends on it.
 
         Try the user's code on a page, so that a mistake is found before the first stage.
