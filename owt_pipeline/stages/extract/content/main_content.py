@@ -29,6 +29,7 @@ from owt_pipeline.stages.extract.content.article import article_of, is_prose
 from owt_pipeline.stages.extract.content.asides import leave_asides
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
+from owt_pipeline.stages.extract.content.notices import leave_notices
 from owt_pipeline.stages.extract.content.page_kind import PageKind
 from owt_pipeline.stages.extract.content.questions import keep_questions
 from owt_pipeline.stages.extract.content.teasers import leave_teasers
@@ -118,6 +119,7 @@ def main_content(
         _leave_comments(page, blocks, kind, keep)
     leave_teasers(blocks, keep, is_declared=kind.is_article)
     leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
+    leave_notices(blocks, keep)
     keep_questions(blocks, keep)
     kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]
     kept = [block for block in _without_repeats(kept) if _is_visible(block)]
