@@ -11,9 +11,9 @@ Each piece runs in processes of its own, and its result is written as soon as it
 command continues where it was interrupted, and a piece that failed is tried again. A result counts
 for one commit, GPU and torch. A rate is the median of three runs, and `spread` how far they lie
 apart; next to it are the driver, the clocks and the power limit. Needs torch 2.9 or later with
-CUDA, numpy, pyarrow and safetensors; the tests also pytest-xdist and tokenizers. Exits 1 where a
-piece failed, and 3 where all ran and an aim was missed. Rates are those of the trainer's own
-command on Python's standard library as text (`library_tokens`), or on `--data`.
+CUDA, numpy, pyarrow, msgspec and safetensors; the tests also pytest-xdist and tokenizers. Exits 1
+where a piece failed, and 3 where all ran and an aim was missed. Rates are those of the trainer's
+own command on Python's standard library as text (`library_tokens`), or on `--data`.
 """
 
 from __future__ import annotations

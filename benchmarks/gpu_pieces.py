@@ -37,7 +37,7 @@ SPEEDRUN = (*TRAIN, "presets/speedrun.toml")
 DETERMINISTIC = (
     "-c",
     "import sys, torch; torch.use_deterministic_algorithms(True); "
-    "from trainer.training import main; sys.exit(main(sys.argv[1:]))",
+    "from trainer.train import main; sys.exit(main(sys.argv[1:]))",
 )
 # Writes how long each save kept the loop waiting, in seconds, to waits.json in the run's folder.
 TIMING_SAVES = """

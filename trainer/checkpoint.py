@@ -353,7 +353,9 @@ def resolve(path: str | Path, step: int | None = None) -> Path:
         return _of_step(run, step)
     newest = latest(run, note, "restore it, or name another one by --step", is_strict=True)
     if newest is None:
-        raise CheckpointError(f"{folder} is not a checkpoint, nor the folder of a run that has one")
+        raise CheckpointError(
+            f"{folder} is neither a checkpoint nor the folder of a run that has one"
+        )
     note(f"taking {newest[0]}")
     return newest[0]
 

@@ -138,7 +138,7 @@ def download_model(name: str) -> Path:
     # Errors of the package, its HTTP client or the file system.
     except Exception as error:
         raise ValueError(
-            f"{name} is not a folder here, nor a model that can be had from the Hugging Face "
+            f"{name} is neither a folder here nor a model that can be had from the Hugging Face "
             f"Hub ({first_line(error)}): check the name; or fetch it once while connected "
             f"(`hf download {repository}`); or name a mirror by HF_ENDPOINT"
         ) from error

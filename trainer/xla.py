@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from trainer.command_line import run_reporting
 from trainer.config import parse
 from trainer.distributed import xla_package
-from trainer.training import main as train
+from trainer.train import main as train
 
 
 def _train_rank(index: int, arguments: Sequence[str]) -> None:

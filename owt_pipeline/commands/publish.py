@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.errors import UsageError, UserError, command
-from owt_pipeline.ledger.commit import what_is_left
+from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
 from owt_pipeline.stages.export.card import Config, published_card
@@ -247,7 +247,7 @@ def _link_sources(workdir: Storage, manifests: Mapping[str, Manifest]) -> list[s
     """Return where the URLs were linked, as far as `urls/` still has its files."""
     if "urls" not in manifests:
         return []
-    urls = what_is_left(workdir, manifests["urls"])
+    urls = surviving_files(workdir, manifests["urls"])
     link_sources: set[str] = set()
     for shard in range(urls.num_shards):
         for batch in urls.batches(shard, columns=["link_sources"], rows=1 << 16):

@@ -18,8 +18,8 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.commands.setup import remember
-from owt_pipeline.engine.generations import begin
-from owt_pipeline.engine.plan import StagePlan, look
+from owt_pipeline.engine.generations import record_generations
+from owt_pipeline.engine.plan import StagePlan, plan_stages
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages, without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
@@ -160,8 +160,8 @@ def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]
     Raises UserError where `owt run` would, before it writes anything.
     """
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
-    root, _ = begin(stages, runtime, write=False)
-    plans = look(stages, runtime.workdir, root)
+    root, _ = record_generations(stages, runtime, write=False)
+    plans = plan_stages(stages, runtime.workdir, root)
     return [_step(plan, plans[:number]) for number, plan in enumerate(plans)]
 
 
@@ -171,23 +171,23 @@ def _step(plan: StagePlan, before: Sequence[StagePlan]) -> Step:
     if plan.finished:
         return Step(stage.name, "finished", 0, len(plan.keys), 0)
     inputs = [other for other in before if other.stage.output in stage.inputs]
-    changed_inputs = [other.stage.output for other in inputs if other.make]
-    cause = plan.why
+    changed_inputs = [other.stage.output for other in inputs if other.pending]
+    cause = plan.cause
     if not cause and changed_inputs:
         cause = f"{changed_inputs[0]}/ changes"
     num_rows = None
     if len(inputs) == 1 and stage.reads == "shard":
-        num_rows = _num_rows_of(inputs[0], plan.make)
-    verdict = "continues" if "continuing" in plan.why else "runs"
-    return Step(stage.name, verdict, len(plan.make), len(plan.keys), num_rows, cause)
+        num_rows = _num_rows_of(inputs[0], plan.pending)
+    verdict = "continues" if plan.is_resumed else "runs"
+    return Step(stage.name, verdict, len(plan.pending), len(plan.keys), num_rows, cause)
 
 
 def _num_rows_of(plan: StagePlan, shards: Iterable[int]) -> int | None:
     """Return the rows of a stage's shards; None if one of them is yet to be made."""
     num_rows = 0
     for shard in shards:
-        record = plan.rows[shard]
-        if record is None or record.shard in plan.make:
+        record = plan.records[shard]
+        if record is None or record.shard in plan.pending:
             return None
         num_rows += sum(file.rows for file in record.files if file.kind == "data")
     return num_rows
@@ -412,7 +412,7 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
 
 def lacks_takedowns(workdir: Storage) -> bool:
     """Return whether the corpus was made before the list of takedowns changed."""
-    plans = look(recorded_stages(("export",), workdir), workdir, require_run(workdir))
+    plans = plan_stages(recorded_stages(("export",), workdir), workdir, require_run(workdir))
     return not all(plan.finished for plan in plans)
 
 

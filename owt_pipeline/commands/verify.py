@@ -24,7 +24,7 @@ import pyarrow as pa
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.run import lacks_takedowns
-from owt_pipeline.engine.stage import FINAL, KEPT_FOR_GOOD
+from owt_pipeline.engine.stage import FINAL_DATASETS, KINDS_NEVER_DELETED
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.forgotten_texts import read_forgotten
 from owt_pipeline.formats.takedowns import read_takedowns, texts_of
@@ -146,11 +146,11 @@ def _missing_files(
     """Return the paths of missing files; add to `finding` which of them should be there."""
     lost = lost_files(workdir, files)
     missing = {path for path, problem in lost.items() if problem == "is missing"}
-    is_final = manifest.dataset in FINAL
+    is_final = manifest.dataset in FINAL_DATASETS
     needed = {
         file.path
         for file in files
-        if file.path in missing and (is_final or file.kind in KEPT_FOR_GOOD)
+        if file.path in missing and (is_final or file.kind in KINDS_NEVER_DELETED)
     }
     finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(needed)]
     num_deleted = len(missing) - len(needed)

@@ -22,8 +22,8 @@ from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.config import read_config, settings_of
 from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.formats.records import format_of, read_records
-from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, id_of, unescaped
-from owt_pipeline.ledger.commit import what_is_left
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_hash, id_of, unescaped
+from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader, LocatedRow
 from owt_pipeline.ledger.root import require_run
 from owt_pipeline.storage.folder import Storage, expand_globs
@@ -158,7 +158,7 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
             f"{command('owt', 'ls', workdir)} shows how far it is"
         )
     return {
-        name: what_is_left(workdir, root.datasets[name])
+        name: surviving_files(workdir, root.datasets[name])
         for name in DATASETS
         if name in root.datasets
     }
@@ -245,7 +245,7 @@ def _likely_shards(asked: Asked, reader: DatasetReader) -> list[int]:
         if generation.stage == "import":
             bucket = asked.url_id % generation.shards
         elif asked.host is not None:
-            bucket = home_of(asked.host) % generation.shards
+            bucket = host_hash(asked.host) % generation.shards
         else:
             bucket = 0
         shards.append(generation.first + bucket)

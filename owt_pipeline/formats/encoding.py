@@ -159,7 +159,7 @@ _LONG_BLANKS = re.compile(_BLANK + "{1000,}")
 
 
 def split_at_blanks(text: str) -> list[str]:
-    """Return the pieces of a text, cut at long runs of blanks; their tokens are those of the text.
+    """Return the pieces of a text, cut at long runs of blanks, with the same tokens as the text.
 
     GPT-2's pattern takes the blanks of a run as one word, without the last blank if text follows.
     At the end of a text it matches them without backtracking, so no run is too long there.

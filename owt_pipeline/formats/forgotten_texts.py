@@ -1,4 +1,4 @@
-"""Fingerprints of forgotten texts, and the search for texts that repeat one of them.
+"""Fingerprints of forgotten texts, and the search for texts that repeat a forgotten one.
 
 A text repeats another if it has the same words in the same order, or if the Jaccard similarity of
 their sets of word 5-grams is at least MIN_SIMILARITY, whatever the run's options are. The search

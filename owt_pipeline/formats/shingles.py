@@ -82,7 +82,7 @@ def hash_texts(texts: pa.Array, words: Hashes) -> list[bytes]:
     digests = []
     for text, hashes in zip(texts, words.each(), strict=True):
         if len(hashes):
-            content = hashes.data
+            content = hashes.tobytes()
         else:
             content = b"\x00" + without_selectors(text.as_py()).encode()
         digests.append(xxhash.xxh3_128_digest(content))

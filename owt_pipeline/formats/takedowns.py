@@ -193,7 +193,7 @@ class _ListIndex:
             self._has_unresolved |= entry.resolution is None
             if entry.shard is not None:
                 self._ids_by_shard.setdefault(entry.shard, {})[key] = entry
-        # By the numbers of the resolutions, of which most shards have the same.
+        # By the numbers of the resolutions, which are the same for most shards.
         self._pending: dict[frozenset[int], _PendingEntries] = {}
 
     def of_shard(self, shard: int, digest: str) -> ShardTakedowns:
@@ -306,5 +306,5 @@ def read_kept(workdir: Storage, path: str) -> bytes:
             return content
     raise UserError(
         f"{workdir.path(path)} is missing or damaged, and so is {workdir.path(path)}{COPY_SUFFIX}; "
-        "without it, forgotten documents would come back: restore one of them from a backup"
+        "without it, forgotten documents would come back: restore either file from a backup"
     )

@@ -70,7 +70,9 @@ def test_utf_16_is_converted(name: str, tmp_path: Path) -> None:
     assert manifest_of(run, dataset).counts.left == 2
 
 
-@pytest.mark.parametrize("content", [b"", gzip.compress(AS_LINES.encode() * 99)[:-40]])
+@pytest.mark.parametrize(
+    "content", [b"", gzip.compress(AS_LINES.encode() * 99)[:-40]], ids=["empty", "cut off"]
+)
 def test_a_damaged_file_of_texts_is_created_again(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "texts.jsonl.gz"
     path.write_bytes(content)

@@ -26,7 +26,7 @@ from trainer.model import ModelConfig
 from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
 from trainer.tools import documents, export
-from trainer.training import Diverged, train
+from trainer.train import Diverged, train
 
 
 def run_of(config: TrainConfig) -> Path:
@@ -179,7 +179,7 @@ def test_the_last_step_is_saved_before_its_validation(
     def out_of_memory(*arguments: object) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("trainer.training.validation_loss", out_of_memory)
+    monkeypatch.setattr("trainer.train.validation_loss", out_of_memory)
     with pytest.raises(MemoryError, match="micro_batch"):
         train(dataclasses.replace(config, max_steps=3, save_every=0))
     assert steps(config) == [3]
@@ -190,7 +190,7 @@ def test_the_last_step_is_saved_before_its_validation(
 def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.StopSignals.received", "SIGTERM")
+    monkeypatch.setattr("trainer.train.StopSignals.received", "SIGTERM")
     train(dataclasses.replace(config, val_every=1))
     assert steps(config) == [1]
     assert "val_loss" not in records_of(config.out)[-1]
@@ -488,5 +488,6 @@ def test_beta2_changes_the_second_step(config: TrainConfig, tmp_path: Path, opti
         out = str(tmp_path / f"{beta2}")
         train(dataclasses.replace(config, out=out, beta2=beta2, optimizer=optimizer, max_steps=3))
         losses.append([record["loss"] for record in records_of(out)])
-    assert losses[0][:2] == losses[1][:2]
-    assert losses[0][2] != losses[1][2]
+    # The first update is the same but for its rounding: beta2 cancels out.
+    assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-6)
+    assert losses[0][2] != pytest.approx(losses[1][2], rel=1e-6)

@@ -24,14 +24,14 @@ from trainer.tools.evaluate import (
     score_text,
     text_windows,
 )
-from trainer.training import train
+from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def run(text_tokens: Path, tmp_path: Path) -> Path:
-    """A short run of a small model, with its last checkpoint."""
+    """Return a short run of a small model, with its last checkpoint."""
     train(small_config(text_tokens, tmp_path / "run", max_steps=30))
     return tmp_path / "run"
 

@@ -17,14 +17,14 @@ from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, text_windows
-from trainer.training import train
+from trainer.train import train
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    """Parts of this repository's own sources."""
+    """Return parts of this repository's own sources."""
     joined = "\n\n".join(
         path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py"))
     )
@@ -139,8 +139,10 @@ def test_a_set_of_texts_in_another_format_is_refused(
 def _models(
     draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int
 ) -> list[list[Score]]:
-    """Scores of both corpora, whose true difference is `effect`, with chance by seeds and by
-    texts."""
+    """Return scores of both corpora, with chance by seeds and by texts.
+
+    Their true difference is `effect`.
+    """
     sizes = draw.integers(200, 4000, texts).astype(float)
     common, gains = draw.normal(2, 0.3, texts), draw.normal(effect, 0.05, texts)
     made: list[list[Score]] = [[], []]

@@ -22,14 +22,14 @@ from trainer import checkpoint
 from trainer.corpora import open_corpora
 from trainer.shards import ShardError
 from trainer.tools import evaluate
-from trainer.training import main
+from trainer.train import main
 
 CONTEXT = 16
 
 
 @pytest.fixture
 def folders(tmp_path: Path, write_tokens: WriteTokens) -> list[str]:
-    """Three corpora; every token of corpus k is k, so that a window says where it is from."""
+    """Return three corpora. Every token of corpus k is k, so that a window shows its origin."""
     return [
         str(
             write_tokens(
@@ -90,7 +90,10 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """`run(out, steps, data…)`: the training command, its context 16 and its batch 8 samples."""
+    """Return `run(out, steps, data…)`: the training command.
+
+    Its context is 16 and its batch 8 samples.
+    """
 
     def run(out: str, steps: int, *data: str, more: Sequence[str] = ()) -> int:
         shape = [

@@ -23,8 +23,10 @@ LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
 def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """(a window (1, T), its documents): the first is the rest of one, the others begin with
-    end-of-text."""
+    """Return a window (1, T) and its documents.
+
+    The first is the rest of one, the others begin with end-of-text.
+    """
     generator = torch.Generator().manual_seed(seed)
     parts = [torch.randint(EOT, (length,), generator=generator) for length in lengths]
     documents = [parts[0]] + [torch.cat([torch.tensor([EOT]), part]) for part in parts[1:]]

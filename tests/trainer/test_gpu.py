@@ -21,7 +21,7 @@ from trainer.model import GPT, ModelConfig
 from trainer.tools import evaluate, sample
 from trainer.tools.evaluate import EvaluateOptions
 from trainer.tools.sample import SampleOptions
-from trainer.training import train
+from trainer.train import train
 
 pytestmark = pytest.mark.gpu
 

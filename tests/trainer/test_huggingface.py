@@ -29,7 +29,7 @@ SHAPE = {"vocab_size": 512, "n_positions": 32, "n_layer": 2, "n_head": 2, "n_emb
 
 @pytest.fixture
 def folder(tmp_path: Path, tokenizer_file: Path) -> Path:
-    """A model with the test's tokenizer of 400 tokens, whose vocabulary is padded to 512."""
+    """Return a model with the test's tokenizer of 400 tokens, padded to a vocabulary of 512."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(**SHAPE, bos_token_id=399, eos_token_id=399)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "theirs")
@@ -325,7 +325,7 @@ def downloaded(name: str, environment: dict[str, str], home: Path) -> str:
 def test_a_model_of_the_hub_is_loaded_by_its_name(
     folder: Path, tmp_path: Path, name: str, layout: str
 ) -> None:
-    """And again from the cache, when the Hub is gone."""
+    """Also from the cache, when the Hub cannot be reached."""
     if layout == "pickle":
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
@@ -359,7 +359,7 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(tmp_path: Path) -> None:
         environment = environment_of(hub, tmp_path / "home")
         for name in ("gpt3", "someone/else", "a--b"):
             line = downloaded(name, environment, tmp_path)
-            assert f"ValueError: {name} is not a folder here, nor a model that can be" in line
+            assert f"ValueError: {name} is neither a folder here nor a model that can be" in line
     for changed in (environment, environment | {"HF_HUB_OFFLINE": "1"}):
         line = downloaded("gpt2", changed, tmp_path)
         assert "while connected (`hf download gpt2`); or name a mirror by HF_ENDPOINT" in line
@@ -372,7 +372,7 @@ def test_a_folder_comes_before_a_name_of_the_hub(
     monkeypatch.chdir(tmp_path)
     assert load_pretrained("theirs").folder == Path("theirs")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty is not a checkpoint, nor the folder of a run"):
+    with pytest.raises(ValueError, match="empty is neither a checkpoint nor the folder of a run"):
         load_pretrained("empty")
 
 

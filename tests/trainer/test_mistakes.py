@@ -22,7 +22,7 @@ from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.shards import open_dataset
 from trainer.tools import evaluate, export, export_tokens, sample
-from trainer.training import main, train
+from trainer.train import main, train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ def config(config: TrainConfig) -> TrainConfig:
 
 
 def flags(config: TrainConfig, **changes: Any) -> list[str]:
-    """The command line of `config`."""
+    """Return the command line of `config`."""
     names = [
         field.name
         for field in dataclasses.fields(config)
@@ -44,8 +44,10 @@ def flags(config: TrainConfig, **changes: Any) -> list[str]:
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:
-    """The one line that the training command ends with; fails where it is not one line and exit
-    code 1."""
+    """Return the one line that the training command ends with.
+
+    Fails if it is not one line, or the exit code is not 1.
+    """
     capsys.readouterr()
     assert main(arguments) in (1, 2)
     (line,) = capsys.readouterr().err.splitlines()
@@ -230,7 +232,7 @@ def test_a_lack_of_memory_is_one_line(
 
 
 def test_an_abbreviated_flag_is_refused(capsys: Capture) -> None:
-    """Else a script's flags would change their meaning with the next one that begins alike."""
+    """Otherwise a new flag with the same beginning would change what scripts mean."""
     assert sample.main(["run", "--prom=a"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("unknown argument --prom=a; did you mean --prompt?")

@@ -23,12 +23,12 @@ from trainer.page import Page, chart, points
 from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
 from trainer.text import Tokenizer
-from trainer.training import train
+from trainer.train import train
 from trainer.validation import windows_of_text
 
 
 def text_of(page: str) -> str:
-    """The text of a page, which loads nothing and runs nothing."""
+    """Return the text of a page, which loads nothing and runs nothing."""
     tree = html.fromstring(page)
     assert not tree.xpath(
         "//script | //link | //img | //iframe | //@src | //@href | //@*[starts-with(name(), 'on')]"

@@ -21,7 +21,7 @@ from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
 from trainer.remote import open_bucket
 from trainer.samplers import Packed
 from trainer.shards import ShardError, open_dataset
-from trainer.training import main
+from trainer.train import main
 
 SHARDS = 5
 
@@ -45,7 +45,7 @@ def uploaded(bucket: str, tokens: Path, tmp_path: Path) -> str:
 
 
 def upload(run: Path, uri: str) -> str:
-    """Copy a run's tokens and their ledger to `uri`; returns where the tokens are there."""
+    """Copy a run's tokens and their ledger to `uri`; return the URI of the tokens."""
     fs, root = open_bucket(uri)
     for name in ("tokens", "ledger"):
         pyarrow.fs.copy_files(str(run / name), f"{root}/{name}", destination_filesystem=fs)
@@ -147,7 +147,7 @@ sys.exit(training.main())
 
 @pytest.mark.parametrize("uri", ["gs://private/tokens", "s3://private/tokens"])
 def test_without_credentials_a_run_ends_and_names_the_checks(uri: str, tmp_path: Path) -> None:
-    """On a machine of no cloud, with none of its user's files; the minute is a shorter one here."""
+    """The machine is in no cloud and has no files of its user. The minute is a shorter one here."""
     nobody = {
         name: own
         for name, own in os.environ.items()

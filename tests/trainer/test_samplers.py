@@ -19,8 +19,10 @@ CORPORA = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
 def documents_of(lengths: Sequence[int], chunk: int = 4) -> Documents:
-    """Documents of these lengths in several chunks; token number t of all is t, so each is known
-    by its id."""
+    """Return documents of these lengths in several chunks.
+
+    Token number t of all is t, so each is known by its id.
+    """
     tokens = np.split(np.arange(sum(lengths), dtype=np.uint16), np.cumsum(lengths)[:-1])
     parts = [tokens[first : first + chunk] for first in range(0, len(lengths), chunk)]
     return Documents(
@@ -30,7 +32,7 @@ def documents_of(lengths: Sequence[int], chunk: int = 4) -> Documents:
 
 
 def stream_of(packed: Packed, begin: int, length: int) -> np.ndarray:
-    """`length` tokens of the sampler's endless stream from position `begin`."""
+    """Return `length` tokens of the sampler's endless stream from position `begin`."""
     out = np.full(length, packed.eot, dtype=packed.documents.dtype)
     packed._copy(out, np.array([begin]), np.array([length]), np.array([0]))
     return out

@@ -15,13 +15,13 @@ from trainer.config import TrainConfig
 from trainer.pretrained import resolve
 from trainer.signing import SIGNATURE, SignatureError, signer_of, verifier_of
 from trainer.tools import evaluate, export, sample
-from trainer.training import train
+from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")
 
 
 def key_pair(folder: Path, name: str) -> tuple[str, str]:
-    """(private, public) files of a new key on P-256."""
+    """Return the private and the public file of a new key on P-256."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -46,7 +46,7 @@ def config(text_tokens: Path, out: Path, **settings: object) -> TrainConfig:
 
 
 def altered(folder: Path, file: str, place: Path) -> Path:
-    """A copy of `folder` at `place` with one byte of `file` changed."""
+    """Return a copy of `folder` at `place` with one byte of `file` changed."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(folder, place)
     content = bytearray((place / file).read_bytes())

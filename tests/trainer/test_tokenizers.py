@@ -82,7 +82,7 @@ def unigram() -> Loaded:
 
 
 def letters(unknown: str | None) -> Loaded:
-    """A BPE of single letters; without `unknown`, other letters are dropped."""
+    """Return a BPE of single letters; without `unknown`, other letters are dropped."""
     tokens = [*"abcdefghijklmnopqrstuvwxyz .", *([unknown] if unknown else [])]
     tokenizer = Loaded(
         models.BPE({token: k for k, token in enumerate(tokens)}, [], unk_token=unknown)
@@ -92,7 +92,7 @@ def letters(unknown: str | None) -> Loaded:
 
 
 def without_decoder() -> Loaded:
-    """Words of letters; the package joins its tokens with spaces."""
+    """Return words of letters, whose tokens the package joins with spaces."""
     tokenizer = letters(None)
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Whitespace(), None
     return tokenizer

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.records import parse_json
-from owt_pipeline.formats.urls import canonical_column, home_of, id_of, unescaped_column
+from owt_pipeline.formats.urls import canonical_column, host_hash, id_of, unescaped_column
 from owt_pipeline.stages.collect.rules import Rules, blocked_domains, blocked_extension
 from schemas import Reason
 
@@ -322,4 +322,4 @@ def rows_of(
 def _about_hosts(rules: Rules) -> Callable[[str], tuple[int, str | None]]:
     """(hash, matching entry of a blocklist) of a host."""
     domains = blocked_domains(rules.domain_files, rules.domains)
-    return lru_cache(1 << 18)(lambda host: (home_of(host), domains.match(host)))
+    return lru_cache(1 << 18)(lambda host: (host_hash(host), domains.match(host)))

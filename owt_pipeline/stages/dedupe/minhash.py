@@ -1,6 +1,6 @@
-"""MinHash signatures by datasketch 2's `affine32` scheme, for a batch of texts at once, and the
-bands that they form.
+"""MinHash signatures of a batch of texts, and the bands that they form.
 
+The scheme is datasketch 2's `affine32`:
 h_k(x) = a_k * fmix32(x) + b_k mod 2^32, a_k odd; datasketch/minhash.py explains why these are
 permutations and how good they are. Equal 32-bit hashes give datasketch's signatures.
 """
@@ -20,14 +20,16 @@ from owt_pipeline.formats.shingles import mix
 # does with probability 1 - (1 - s^rows)^bands. More rows find fewer dissimilar pairs, which only
 # cost a comparison; more bands cost memory. 21 x 6 is what datasketch's optimiser chooses of 128
 # permutations for a threshold of 0.8: 0.998 of the pairs at 0.8 are candidates, but 0.28 at 0.5.
-BANDS, ROWS = 21, 6
+BANDS = 21
+ROWS = 6
 
 # For lower thresholds there are fewer rows, so that at least this share of the pairs exactly at the
 # threshold are candidates. With one row, texts that share any phrase would be.
 _MIN_PROBABILITY = 0.98
 _MIN_ROWS = 2
 
-_BLOCK = 1 << 16  # hashes per step: with their products they fit the second-level cache
+# Hashes per step: with their products they fit the second-level cache.
+_BLOCK = 1 << 16
 _CHAIN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -47,7 +49,7 @@ def banding(threshold: float) -> tuple[int, int]:
 
 @functools.cache
 def permutations(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """datasketch's (a, b), uint32[count] each."""
+    """Return datasketch's (a, b), uint32[count] each."""
     generator = np.random.RandomState(1)
     a = generator.randint(0, 1 << 31, count, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
     b = generator.randint(0, 1 << 32, count, dtype=np.uint32)
@@ -55,7 +57,7 @@ def permutations(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def signatures(hashes: np.ndarray, offsets: np.ndarray, count: int = BANDS * ROWS) -> np.ndarray:
-    """uint32[count, texts]: the minimum of each of `count` permutations over each text's shingles.
+    """Return the minimum of each permutation over each text's shingles, as uint32[count, texts].
 
     Args:
       hashes: uint32, the shingles of all texts end to end.
@@ -64,14 +66,19 @@ def signatures(hashes: np.ndarray, offsets: np.ndarray, count: int = BANDS * ROW
       count: number of permutations.
     """
     result = np.full((count, len(offsets) - 1), 0xFFFFFFFF, np.uint32)
+    has_shingles = np.flatnonzero(np.diff(offsets))
+    if not len(has_shingles):
+        return result
     a, b = permutations(count)
     mixed = fmix32(hashes)
-    filled = np.flatnonzero(np.diff(offsets))
-    block_of = offsets[filled] // _BLOCK
-    for block in np.split(filled, np.flatnonzero(np.diff(block_of)) + 1) if len(filled) else ():
-        first, last = offsets[block[0]], offsets[block[-1] + 1]
-        values, product = mixed[first:last], np.empty(last - first, np.uint32)
+    block_of_text = offsets[has_shingles] // _BLOCK
+    first_of_blocks = np.flatnonzero(np.diff(block_of_text)) + 1
+    for block in np.split(has_shingles, first_of_blocks):
+        first = offsets[block[0]]
+        end = offsets[block[-1] + 1]
+        values = mixed[first:end]
         starts = offsets[block] - first
+        product = np.empty(end - first, np.uint32)
         minima = np.empty((count, len(block)), np.uint32)
         for k in range(count):
             np.multiply(values, a[k], out=product)
@@ -82,7 +89,7 @@ def signatures(hashes: np.ndarray, offsets: np.ndarray, count: int = BANDS * ROW
 
 
 def fmix32(hashes: np.ndarray) -> np.ndarray:
-    """MurmurHash3's 32-bit finalizer."""
+    """Return the hashes mixed by MurmurHash3's 32-bit finalizer."""
     hashes = hashes ^ (hashes >> np.uint32(16))
     hashes *= np.uint32(0x85EBCA6B)
     hashes ^= hashes >> np.uint32(13)
@@ -92,8 +99,11 @@ def fmix32(hashes: np.ndarray) -> np.ndarray:
 
 
 def band_hashes(signatures: np.ndarray, rows: int = ROWS) -> np.ndarray:
-    """Return uint64[bands, texts] from uint32[bands * rows, texts]: equal if all rows of a band
-    are."""
+    """Return the hash of each text's bands, as uint64[bands, texts].
+
+    Two texts have the same hash of a band if they agree in all rows of it. `signatures` is
+    uint32[bands * rows, texts].
+    """
     num_bands = len(signatures) // rows
     result = np.empty((num_bands, signatures.shape[1]), np.uint64)
     for band in range(num_bands):
@@ -106,7 +116,9 @@ def band_hashes(signatures: np.ndarray, rows: int = ROWS) -> np.ndarray:
     return result
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
+# From malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 
 
 @functools.cache

@@ -23,58 +23,64 @@ if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.stages.dedupe.options import Options
 
-MOST_DOCUMENTS = 1 << 32
+MAX_DOCUMENTS = 1 << 32
+"""A document's number has 32 bits."""
+
 _BATCH_ROWS = 1024
-_COUNTS = "against.json"
+_COUNTS_NAME = "against.json"
 
 
 def first_of_parts(run: StageRun) -> np.ndarray:
-    """The number of the first document of each part, then the number of documents, int64."""
+    """Return the number of the first document of each part, then the number of documents, int64.
+
+    Raises UserError for more than MAX_DOCUMENTS.
+    """
     rows = [
         *run.inputs["clean"].rows_of_shards(),
         *_rows_of_files(run.work, run.plan.started, run.options.against),
     ]
     first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-    if first[-1] >= MOST_DOCUMENTS:
+    if first[-1] >= MAX_DOCUMENTS:
         raise UserError(
-            f"dedupe: {first[-1]:,} documents, more than {MOST_DOCUMENTS:,}: split the run by year"
+            f"dedupe: {first[-1]:,} documents, more than {MAX_DOCUMENTS:,}: split the run by year"
         )
     return first
 
 
-def count_files(run: StageRun) -> None:
-    """Count the texts of each file of `against` for all processes of the stage."""
-    counts = [sum(map(len, _texts_of(uri))) for uri in files_of(run.options)]
-    run.work.write(_COUNTS, msgspec.json.encode(counts))
-
-
-@functools.lru_cache(maxsize=1)  # every part of a process asks
-def _rows_of_files(work: Storage, started: float, against: tuple[str, ...]) -> list[int]:
-    return msgspec.json.decode(work.read(_COUNTS), type=list[int]) if against else []
+def first_of_generations(run: StageRun) -> np.ndarray:
+    """Return the number of each generation's first document, int64."""
+    return first_of_parts(run)[[generation.first for generation in run.root.generations]]
 
 
 def files_of(options: Options) -> list[str]:
-    """The files of `against`; raises UserError if one is not there."""
+    """Return the files of `against`; raise UserError if one is missing."""
     return list(expand_globs(options.against, "against")) if options.against else []
 
 
+def count_files(run: StageRun) -> None:
+    """Count the texts of each file of `against`, for all processes of the stage."""
+    counts = [sum(map(len, _texts_of(uri))) for uri in files_of(run.options)]
+    run.work.write(_COUNTS_NAME, msgspec.json.encode(counts))
+
+
+@functools.lru_cache(maxsize=1)  # every part of a process needs the same counts
+def _rows_of_files(work: Storage, started: float, against: tuple[str, ...]) -> list[int]:
+    """Return what `count_files` counted; `started` tells one run of the stage from another."""
+    return msgspec.json.decode(work.read(_COUNTS_NAME), type=list[int]) if against else []
+
+
 def documents_of(run: StageRun, part: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The documents of a part; those of a file have the hash of their text as url_id."""
+    """Yield the documents of a part; those of a file have the hash of their text as url_id."""
     if part < run.num_shards:
         yield from run.inputs["clean"].batches(part, columns=columns, rows=_BATCH_ROWS)
         return
     for texts in _texts_of(files_of(run.options)[part - run.num_shards]):
         ids = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
         known = {"text": texts, "url_id": pa.array(ids, pa.uint64())}
-        yield pa.record_batch(
-            {name: known.get(name, pa.nulls(len(texts), pa.int64())) for name in columns}
-        )
+        missing = pa.nulls(len(texts), pa.int64())
+        yield pa.record_batch({name: known.get(name, missing) for name in columns})
 
 
 def _texts_of(uri: str) -> Iterator[pa.Array]:
-    return (texts.drop_null() for texts in texts_of_files([uri], "text", "against"))
-
-
-def first_of_generations(run: StageRun) -> np.ndarray:
-    """The number of each generation's first document, int64."""
-    return first_of_parts(run)[[generation.first for generation in run.root.generations]]
+    for texts in texts_of_files([uri], "text", "against"):
+        yield texts.drop_null()

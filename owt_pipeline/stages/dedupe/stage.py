@@ -17,7 +17,7 @@ from owt_pipeline.engine.stage import (
     Summary,
     one_part,
     rows_of_input,
-    what_was_sent,
+    sent_keys,
 )
 from owt_pipeline.stages.dedupe import decisions, numbering
 from owt_pipeline.stages.dedupe.minhash import banding, probability
@@ -34,10 +34,12 @@ logger = logging.getLogger("owt")
 
 
 def _parts(run: StageRun) -> range:
+    """Return the parts: the shards, then the files of --against."""
     return range(run.num_shards + len(numbering.files_of(run.options)))
 
 
 def _rows(run: StageRun) -> list[int]:
+    """Return the number of documents of each part."""
     return np.diff(numbering.first_of_parts(run)).tolist()
 
 
@@ -62,29 +64,35 @@ class Dedupe(Stage):
     libraries = ("numpy", "pyarrow", "xxhash")
     steps: tuple[Step, ...] = (
         Step(decisions.sketch, "sketch", keys=_parts, rows=_rows),
-        Step(decisions.buckets, "buckets", keys=what_was_sent),
+        Step(decisions.buckets, "buckets", keys=sent_keys),
         Step(decisions.components, "components", keys=one_part),
-        Step(decisions.candidates, "candidates", keys=what_was_sent),
-        Step(decisions.verify, "verify", keys=what_was_sent),
+        Step(decisions.candidates, "candidates", keys=sent_keys),
+        Step(decisions.verify, "verify", keys=sent_keys),
         Step(decisions.write, rows=rows_of_input),
     )
     example = "owt run runs/2013 --until dedupe --threshold 0.85 --survivor highest_score"
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """Names and digests of the files of --against; raises UserError for an unreadable one."""
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+        """Return names and digests of the files of --against.
+
+        Raises UserError for one that cannot be read.
+        """
         return [
             {"kind": "against", "name": uri.rpartition("/")[2], "sha256": _sha256(uri)}
             for uri in numbering.files_of(options)
         ]
 
     def set_up(self, run: StageRun) -> Summary:
+        """Count the texts of the files of --against."""
         if run.options.against:
             numbering.count_files(run)
         return Summary()
 
     def preload(self, _: Options) -> list[str]:
-        """What every worker needs before its first part: a table, and modules that numpy imports
-        on first use."""
+        """Return what every worker needs before its first part.
+
+        These are a table, and modules that numpy imports on first use.
+        """
         return [
             "owt_pipeline.formats.words:character_classes",
             "numpy.ma",
@@ -93,7 +101,7 @@ class Dedupe(Stage):
         ]
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
-        """Sum up the counts."""
+        """Return the sums of the counts, and the curve of the bands."""
         total: Counter[str] = Counter()
         for step in ("buckets", "components", "verify"):
             for record in run.records_of_step(step):
@@ -101,13 +109,16 @@ class Dedupe(Stage):
         written: Counter[str] = Counter()
         for record in records:
             written.update(record.stats)
-        rejected = {
-            str(Reason.EXACT_DUPLICATE): written["exact"],
-            str(Reason.NEAR_DUPLICATE): written["near"],
-        }
-        rejected = {reason: count for reason, count in rejected.items() if count}
+        rejected: dict[str, int] = {}
+        for reason, count in (
+            (Reason.EXACT_DUPLICATE, written["exact"]),
+            (Reason.NEAR_DUPLICATE, written["near"]),
+        ):
+            if count:
+                rejected[str(reason)] = count
         counts = Counts(written["stay"] + sum(rejected.values()), written["stay"], rejected)
         bands, rows = banding(run.options.threshold)
+        # The probability that a pair is compared, by its similarity in steps of 0.05.
         curve = [(s / 20, round(probability(s / 20, bands, rows), 6)) for s in range(21)]
         properties = {
             "threshold": run.options.threshold,

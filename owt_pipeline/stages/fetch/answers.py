@@ -154,7 +154,7 @@ LATEST = 1 << 40
 def target_time(choice: str, created_utc: int | None, undated: int = LATEST) -> int:
     """Return the time that a capture should be nearest to, by `--archive_choice`.
 
-    `undated` is that of a submission without a date.
+    `undated` is the time for a submission without a date.
     """
     if choice == "earliest":
         return EARLIEST
@@ -290,7 +290,7 @@ class FetchedResponse(NamedTuple):
         return result
 
     def _record(self, received: HttpResponse, digest: str | None = None) -> bytes:
-        """Return the WARC record of one of the responses; `digest` is that of its body as sent."""
+        """Return the WARC record of a response; `digest` is the digest of its body as sent."""
         first_url = self.redirects[0].url if self.redirects else ""
         is_first = bool(self.redirects) and received is self.redirects[0]
         return http_record(

@@ -1,4 +1,4 @@
-"""Options of fetch, and which of them shape the pages of which source."""
+"""Options of fetch, and the options that shape the pages of each source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
 from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded, is_gone
@@ -23,11 +23,11 @@ from schemas.settings import shaping_options
 logger = logging.getLogger("owt")
 
 FORMAT = 1
-"""The format of segments. Raised when those of the former one cannot be read any more, so that
+"""The format of segments. Raised when segments of the former one cannot be read any more, so that
 none of them counts."""
 
 ONLINE = ("live", "commoncrawl", "wayback")
-"""The sources on the network: what they have responded is requested again only on demand."""
+"""The sources on the network: their responses are requested again only on demand."""
 
 GATHERED = ("commoncrawl", "wayback")
 """The sources that one part asks for the URLs of all shards together."""
@@ -195,7 +195,7 @@ class Options:
 
     @property
     def gathered(self) -> tuple[str, ...]:
-        """The gathered sources that are asked, in order: always two, "" for none."""
+        """The gathered sources of this run, in order: always two, "" for none."""
         names = [name for name in self.order if name in GATHERED]
         num_missing = len(GATHERED) - len(names)
         return (*[""] * num_missing, *names)
@@ -203,12 +203,12 @@ class Options:
 
 def shaping_of(options: Options, sources: Iterable[str]) -> dict[str, Any]:
     """Return the options that shape the pages of any of these sources, by name."""
-    wanted = set(sources)
+    chosen = set(sources)
     by_name = {**shaping_options(options), "allowed_ports": sorted(set(options.allowed_ports))}
     shaping = {}
     for name, value in by_name.items():
         first_word = name.split("_")[0]
-        if wanted.intersection(_SOURCES_BY_WORD.get(first_word, wanted)):
+        if chosen.intersection(_SOURCES_BY_WORD.get(first_word, chosen)):
             shaping[name] = value
     return shaping
 
@@ -220,7 +220,7 @@ def digest_of_source(options: Options, source: str, recorded: Recorded) -> str:
     """
     shaping = shaping_of(options, [source])
     del shaping["sources"]
-    files = shaping_sources(archives_of(options, recorded)) if source == "archive" else []
+    files = key_sources(archives_of(options, recorded)) if source == "archive" else []
     content = json.dumps([FORMAT, shaping, files], sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
 
@@ -228,7 +228,7 @@ def digest_of_source(options: Options, source: str, recorded: Recorded) -> str:
 def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """Return what identifies each archive file, by name.
 
-    A file that is missing is what was `recorded` of it.
+    A missing file is described as it was `recorded`.
     """
     recorded_by_uri = {source.get("uri", ""): dict(source) for source in recorded}
     files = []
@@ -236,13 +236,13 @@ def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
         if uri in recorded_by_uri and is_gone(uri):
             files.append(recorded_by_uri[uri])
             continue
-        before = find_recorded(recorded, uri, uri.rpartition("/")[2])
-        files.append({**describe_source(uri, before), "uri": uri})
+        source = find_recorded(recorded, uri, uri.rpartition("/")[2])
+        files.append({**describe_source(uri, source), "uri": uri})
     return sorted(files, key=itemgetter("name"))
 
 
 @functools.cache
-def allowed_connections(wanted: int) -> int:
+def allowed_connections(num_wanted: int) -> int:
     """Return how many of the wanted connections the system allows, by its limit on open files.
 
     The limit is raised as far as the system allows it.
@@ -250,14 +250,14 @@ def allowed_connections(wanted: int) -> int:
     _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
     if max_files == resource.RLIM_INFINITY:
-        return wanted
+        return num_wanted
     allowed = max((max_files - _OTHER_FILES) // _FILES_PER_CONNECTION, _MIN_CONNECTIONS)
-    if allowed >= wanted:
-        return wanted
+    if allowed >= num_wanted:
+        return num_wanted
     logger.warning(
         "fetch: %d connections at once, not %d: the system allows %d files",
         allowed,
-        wanted,
+        num_wanted,
         max_files,
     )
     return allowed

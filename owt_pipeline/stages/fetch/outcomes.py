@@ -32,9 +32,8 @@ _MAX_DAYS = 1 << 31
 def merge_failures(failures: Mapping[str, FetchFailure]) -> FetchFailure:
     """Return why no source has a page, from the failure of each, by source.
 
-    A temporary reason comes first, since that source may have the page. Then comes one that says
-    more than that an archive lacks the URL, and of these the live web's. The detail has all of
-    them.
+    A temporary reason comes first, since that source may have the page. Of the others, the live
+    web's comes first, and that an archive lacks the URL comes last. The detail has all of them.
     """
     if len(failures) == 1:
         return next(iter(failures.values()))
@@ -106,8 +105,7 @@ def _write_group(writer: ShardWriter, urls: pa.Table, results: Mapping[str, pa.T
 
 
 def _first_pages(results: Mapping[str, pa.Table]) -> pa.Table:
-    """Return the results that are pages, of each URL that of the first source, in order of
-    `url_id`."""
+    """Return the first page of each URL, by the order of the sources, in order of `url_id`."""
     known_ids = np.array([], np.uint64)
     tables = []
     for rows in results.values():

@@ -67,12 +67,12 @@ class Client(Protocol):
     """The columns of urls/ that it needs; `url_id` is the first."""
 
     async def fetch_all(
-        self, urls: pa.Table, recorder: Recorder, before: SegmentReader | None
+        self, urls: pa.Table, recorder: Recorder, earlier_results: SegmentReader | None
     ) -> None:
         """Request each URL of `urls` (with `columns`) and give each result to `recorder`.
 
-        `before` has the results of an earlier lease, which may have sent requests to the same hosts
-        a moment ago.
+        `earlier_results` come from an earlier lease. It may have sent requests to the same hosts a
+        moment ago.
         """
 
     async def close(self) -> None: ...
@@ -141,23 +141,23 @@ class CircuitBreaker:
         recorder: Recorder,
         max_failures: float,
         is_silent: Callable[[FetchFailure], bool],
-        what: str,
+        subject: str,
         is_network_up: Callable[[], Awaitable[bool]] | None = None,
     ):
         """Return a breaker whose outcomes go to `recorder`.
 
         Args:
-          max_failures: failures of so many names in a row stop the run.
+          max_failures: the number of names that fail in a row and stop the run.
           is_silent: whether a failure is one without a response.
-          what: what failed, for the message.
+          subject: what failed, for the message.
           is_network_up: whether a response comes from elsewhere, so that the run goes on.
         """
         self._recorder = recorder
         self._max_failures = max_failures
         self._is_silent = is_silent
-        self._what = what
+        self._subject = subject
         self._is_network_up = is_network_up
-        self._held: deque[_HeldFailure] = deque()
+        self._held_failures: deque[_HeldFailure] = deque()
         self._num_held_by_name: Counter[str] = Counter()
         self._judging = asyncio.Lock()
 
@@ -174,11 +174,11 @@ class CircuitBreaker:
             await self._recorder.take(url_id, result)
             return
         name = name or str(url_id)
-        self._held.append(_HeldFailure(time.monotonic(), name, url_id, result))
+        self._held_failures.append(_HeldFailure(time.monotonic(), name, url_id, result))
         self._num_held_by_name[name] += 1
         if len(self._num_held_by_name) < self._max_failures:
             return
-        # One task asks whether the network works; the others wait for what it finds.
+        # One task finds out whether the network works; the others wait for it.
         async with self._judging:
             if len(self._num_held_by_name) < self._max_failures:
                 return
@@ -189,25 +189,27 @@ class CircuitBreaker:
     async def settle(self, started: float = math.inf) -> None:
         """Record the failures before `started`, when a request that succeeded began; at the end,
         all of them."""
-        while self._held and self._held[0].at < started:
-            held = self._held.popleft()
-            self._num_held_by_name[held.name] -= 1
-            if not self._num_held_by_name[held.name]:
-                del self._num_held_by_name[held.name]
-            await self._recorder.take(held.url_id, held.failure)
+        while self._held_failures and self._held_failures[0].at < started:
+            held_failure = self._held_failures.popleft()
+            self._num_held_by_name[held_failure.name] -= 1
+            if not self._num_held_by_name[held_failure.name]:
+                del self._num_held_by_name[held_failure.name]
+            await self._recorder.take(held_failure.url_id, held_failure.failure)
 
     def _problem(self) -> str:
-        num_by_reason = Counter(str(held.failure.reason) for held in self._held)
+        num_by_reason = Counter(
+            str(held_failure.failure.reason) for held_failure in self._held_failures
+        )
         reasons = ", ".join(f"{reason} {num:,}" for reason, num in num_by_reason.most_common())
         return (
-            f"{len(self._num_held_by_name):,} {self._what} ({reasons}); the last one: "
-            f"{self._held[-1].failure.detail}. Their URLs have "
+            f"{len(self._num_held_by_name):,} {self._subject} ({reasons}); the last one: "
+            f"{self._held_failures[-1].failure.detail}. Their URLs have "
             "no outcome yet: run the same command again later, and it continues where it stopped"
         )
 
 
 def wait_after(seconds: float, min_wait: float) -> float:
-    """Return the seconds between two segments of a shard that has taken so many `seconds`."""
+    """Return the seconds between two segments of a shard, `seconds` after its beginning."""
     return max(min_wait, min(seconds / 60, _MAX_SEGMENT_SECONDS))
 
 
@@ -219,7 +221,7 @@ class Recorder:
 
     Attributes:
       is_last: whether temporary failures are final.
-      stopped: done once it cannot go on; its result raises why: Superseded, or what writing raised.
+      stopped: done once it cannot go on. Its result raises Superseded, or the error of writing.
     """
 
     stopped: asyncio.Future[None]
@@ -255,7 +257,7 @@ class Recorder:
         self.stopped.cancel()
         (error,) = await asyncio.gather(self.stopped, return_exceptions=True)
         if isinstance(error, Superseded):
-            # What was taken while it looked for another lease.
+            # Results may have been taken while it looked for another lease.
             await asyncio.to_thread(self._write, self._batch, False, True)
         if not isinstance(error, Exception):
             await self._record(checks_lease=True, flushes=True)
@@ -265,7 +267,7 @@ class Recorder:
     async def take(self, url_id: int, result: FetchedResponse | FetchResult) -> None:
         """Take a result; waits while a batch is full and the one before is being recorded.
 
-        Raises what writing raised, such as OSError for a full disk.
+        Raises the error of writing, such as OSError for a full disk.
         """
         if self.stopped.done():
             self.stopped.result()
@@ -278,7 +280,7 @@ class Recorder:
             await self._record(_BATCH_BYTES)
 
     async def _tick(self) -> None:
-        """Record what was taken, in batches, until it is cancelled."""
+        """Record the results in batches, until it is cancelled."""
         started = time.monotonic()
         written = started
         while True:
@@ -362,9 +364,9 @@ class ShardLease:
 
     def begin(self) -> bool:
         """Take the file over; returns whether another one had it, which may still make requests."""
-        was_held = self._workdir.exists(self._path)
+        has_holder = self._workdir.exists(self._path)
         self._workdir.write(self._path, self.id.encode())
-        return was_held
+        return has_holder
 
     def check(self) -> None:
         """Raise Superseded if the file has another lease's id."""
@@ -396,8 +398,8 @@ class ShardLease:
 
     def _owner(self) -> str | None:
         """Return the id in the file; None if there is no file."""
-        found = self._workdir.read_version(self._path)
-        if found is None:
+        version = self._workdir.read_version(self._path)
+        if version is None:
             return None
-        content, _ = found
+        content, _ = version
         return content.decode("utf-8", "replace")

@@ -81,10 +81,10 @@ def _num_temporary_failures(record: ShardRecord) -> int:
 def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
     """Raise UserError if segments of a source are lost from which the finished shard was built in
     this round."""
-    if run.before is None:
+    if run.published is None:
         return
     prefix = f"{source}-{run.properties['digests'][source]}"
-    for record in DatasetReader(run.workdir, run.before).table_of_files.records:
+    for record in DatasetReader(run.workdir, run.published).table_of_files.records:
         if record.shard != shard or not _is_of_this_round(record, run.root):
             continue
         if problem_by_path := _lost_segments(run.workdir, record, (prefix,)):
@@ -94,7 +94,7 @@ def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
 def _lost_segments(
     workdir: Storage, record: ShardRecord, prefixes: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return what is wrong with a shard's segments whose names begin with one of `prefixes`, by
+    """Return the problem of each damaged segment whose name begins with one of `prefixes`, by
     path."""
     segments = []
     for file in record.files:

@@ -1,4 +1,4 @@
-"""Segments: the results of the sources, in WARC files that are written once and never deleted.
+"""Segments: the results of the sources, in WARC files that are written once.
 
     warc/part-00007/live-1f0c9a72-000003-SHA256.warc.gz
 
@@ -6,12 +6,15 @@ A segment has the results of one source for some URLs of one shard:
 
 1. a warcinfo record;
 2. a resource record, whose content is an Arrow stream with a row for each URL (`ANSWERS`);
-3. the records of the pages, each after those of the redirects that led to it.
+3. the records of the pages, each after the records of the redirects that led to it.
 
 It is complete when it appears. Its name has the source, a digest of the options that shape the
 source's results, a number, by which segments are ordered, and the SHA-256 of the file. A result
 counts for every shard that has the URL, in whatever generation, as long as these options are the
 same.
+
+Segments of sources on the network are never deleted: nobody could write them again. Segments of
+archive files are swept like other files.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ _PAGES_TYPES = {field.name: field.type for field in DATASETS["pages"].schema}
 ANSWERS = pa.schema(
     [
         ("url_id", pa.uint64()),
-        # The round of retries in which the source was asked.
+        # The round of retries of the request.
         ("round", pa.uint32()),
         # False for a temporary failure before the end of the shard.
         ("is_final", pa.bool_()),
@@ -74,7 +77,7 @@ _SUMMARIES = pa.schema(
         ("is_past", pa.bool_()),
     ]
 )
-"""What is kept in memory of each row."""
+"""The columns that stay in memory."""
 
 _indexed_fields = attrgetter(*INDEXED)
 _NO_PAGE = (None,) * (len(INDEXED) + 2)
@@ -96,13 +99,13 @@ _TEMPORARY = sorted(map(str, TEMPORARY))
 def shards_with_hosts_of(root: Root, shard: int) -> list[int]:
     """Return the shards of all generations that may have a host in common with `shard`.
 
-    A host is in shard `home_of(host)` modulo the number of shards of its generation.
+    A host is in shard `host_hash(host)` modulo the number of shards of its generation.
     """
-    own = root.generations[root.generation_of(shard)]
+    generation_of_shard = root.generations[root.generation_of(shard)]
     shards: list[int] = []
     for generation in root.generations:
-        step = math.gcd(own.shards, generation.shards)
-        first = generation.first + (shard - own.first) % step
+        step = math.gcd(generation_of_shard.shards, generation.shards)
+        first = generation.first + (shard - generation_of_shard.first) % step
         shards += range(first, generation.range.stop, step)
     return shards
 
@@ -114,11 +117,11 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True)
 class _Segment:
-    """A segment, and what is kept in memory of its rows.
+    """A segment, and the columns of its rows that stay in memory.
 
     Attributes:
       file: the file, as a record names it.
-      summaries: rows of _SUMMARIES of those of its URLs that are wanted.
+      summaries: rows of _SUMMARIES for the wanted URLs.
     """
 
     file: ShardFile
@@ -137,27 +140,29 @@ class SegmentReader:
       workdir: the run's folder.
       folder: in it, the folder of the shard's own segments.
       ids: url_ids with a result, ascending, (n,) uint64.
-      pages: those whose result is a page.
-      postponed: those whose result is a temporary failure so far; they are requested once more at
-        the end of the shard.
-      failed_before: those whose result was a temporary failure in an earlier round, and does not
-        count.
-      segments: those that have the results of `ids`, in order.
+      pages: url_ids whose result is a page.
+      postponed: url_ids with a temporary failure so far; they are requested once more at the end
+        of the shard.
+      failed_before: url_ids with a temporary failure in an earlier round, which does not count.
+      segments: the segments that have the results of `ids`, in order.
     """
 
-    def __init__(self, workdir: Storage, root: Root, shard: int, prefix: str, wanted: np.ndarray):
-        """Return a reader for the URLs `wanted`.
+    def __init__(
+        self, workdir: Storage, root: Root, shard: int, prefix: str, wanted_ids: np.ndarray
+    ):
+        """Return a reader for the URLs `wanted_ids`.
 
         `prefix` begins the names of the segments: the source and the digest.
         """
         self.workdir = workdir
         self.folder = f"{FOLDER}/{shard_name(shard)}"
         self._prefix = prefix
-        self._wanted = np.sort(wanted)
+        self._wanted_ids = np.sort(wanted_ids)
         self._shard = shard
         self._round = root.rounds.get(str(shard), 0)
         self._folders = [
-            f"{FOLDER}/{shard_name(other)}" for other in shards_with_hosts_of(root, shard)
+            f"{FOLDER}/{shard_name(shard_of_host)}"
+            for shard_of_host in shards_with_hosts_of(root, shard)
         ]
         self._segments: dict[str, _Segment] = {}
         self.load()
@@ -203,9 +208,9 @@ class SegmentReader:
 
         The columns are those of ANSWERS, with offsets in the file, and `segment`.
         """
-        wanted = np.sort(ids)
+        wanted_ids = np.sort(ids)
         files = [_File(file.path, file.bytes) for file in self.segments]
-        tables = self._map_files(lambda file: self._rows_in(file, wanted), files)
+        tables = self._map_files(lambda file: self._rows_in(file, wanted_ids), files)
         rows = pa.concat_tables([_ANSWERS_OF_SEGMENT.empty_table(), *tables])
         rows_that_count = _rows_that_count(
             rows["url_id"].to_numpy(),
@@ -214,16 +219,16 @@ class SegmentReader:
         )
         return rows.take(pa.array(rows_that_count))
 
-    def _rows_in(self, file: _File, wanted: np.ndarray) -> pa.Table:
-        """Return the results in a segment of the URLs `wanted`, which are ascending."""
+    def _rows_in(self, file: _File, wanted_ids: np.ndarray) -> pa.Table:
+        """Return the results in a segment of the URLs `wanted_ids`, which are ascending."""
         rows = read_segment(self.workdir, file.path, file.bytes)
         if rows is None:
             return _ANSWERS_OF_SEGMENT.empty_table()
-        return rows.filter(pa.array(isin_sorted(rows["url_id"].to_numpy(), wanted)))
+        return rows.filter(pa.array(isin_sorted(rows["url_id"].to_numpy(), wanted_ids)))
 
     def _summaries(self, file: _File) -> pa.Table:
         """Return rows of _SUMMARIES of the wanted URLs in a segment."""
-        rows = self._rows_in(file, self._wanted)
+        rows = self._rows_in(file, self._wanted_ids)
         columns = [
             rows["url_id"],
             rows["reason"].is_null(),
@@ -246,7 +251,7 @@ class SegmentReader:
         return pc.and_(is_temporary, pc.less(rows["round"], self._round))
 
     def writer(
-        self, about: Mapping[str, str], *, is_last: bool = True, date: int | None = None
+        self, warcinfo: Mapping[str, str], *, is_last: bool = True, date: int | None = None
     ) -> SegmentWriter:
         """Return a writer of further segments; the arguments as there."""
         num_own = sum(path.startswith(f"{self.folder}/") for path in self._segments)
@@ -255,20 +260,20 @@ class SegmentReader:
             f"{self.folder}/{self._prefix}",
             self._round,
             num_own,
-            about,
+            warcinfo,
             is_last=is_last,
             date=date,
         )
 
 
-def isin_sorted(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return whether each of `ids` is among `known`, which are ascending: (n,) bool.
+def isin_sorted(ids: np.ndarray, sorted_ids: np.ndarray) -> np.ndarray:
+    """Return whether each of `ids` is among `sorted_ids`: (n,) bool.
 
     `np.isin` takes ten times the memory.
     """
-    if not len(known):
+    if not len(sorted_ids):
         return np.zeros(len(ids), bool)
-    return known.take(np.searchsorted(known, ids), mode="clip") == ids  # type: ignore[no-any-return]
+    return sorted_ids.take(np.searchsorted(sorted_ids, ids), mode="clip") == ids  # type: ignore[no-any-return]
 
 
 def _rows_that_count(ids: np.ndarray, is_final: np.ndarray, is_past: np.ndarray) -> np.ndarray:
@@ -296,15 +301,15 @@ def read_segment(workdir: Storage, path: str, size: int) -> pa.Table | None:
             member = isal_zlib.decompressobj(31)
             content = member.decompress(data[start:])
             while not member.eof:
-                more = workdir.read_range(path, len(data), max(_FIRST_READ_BYTES, len(data)))
-                if not more:
+                next_bytes = workdir.read_range(path, len(data), max(_FIRST_READ_BYTES, len(data)))
+                if not next_bytes:
                     return None
-                data += more
-                content += member.decompress(more)
+                data += next_bytes
+                content += member.decompress(next_bytes)
             start = len(data) - len(member.unused_data)
         with pa.ipc.open_stream(content.partition(b"\r\n\r\n")[2]) as stream:
             rows = stream.read_all()
-    # The stub of isal_zlib.error hides what it derives from.
+    # The stub of isal_zlib.error hides its base class.
     except (isal_zlib.error, pa.ArrowException, OSError):  # type: ignore[misc]
         return None
     metadata = rows.schema.metadata
@@ -328,20 +333,20 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, workdir: Storage, path: str, round: int, number: int, about: Mapping[str, str], *,
+        self, workdir: Storage, path: str, round: int, number: int, warcinfo: Mapping[str, str], *,
         is_last: bool = True, date: int | None = None,
     ):  # fmt: skip
         """Return a writer of segments from `number` on, whose paths in `workdir` begin with `path`.
 
-        `about` are the fields of the warcinfo record, and `date` is that of the first two records,
-        in seconds since 1970; by default the time of writing.
+        `warcinfo` has the fields of the warcinfo record. `date` is the date of the first two
+        records in seconds since 1970, by default the time of writing.
         """
         self.workdir = workdir
         self.is_last = is_last
         self._path = path
         self._round = round
         self._number = number
-        self._about = about
+        self._warcinfo = warcinfo
         self._date = date
         self._clear()
 
@@ -381,7 +386,7 @@ class SegmentWriter:
         index = resource_record(
             "urn:owt:answers", date, table.getvalue().to_pybytes(), ARROW_STREAM
         )
-        segment = b"".join([warcinfo_record(date, self._about), index, *self._records])
+        segment = b"".join([warcinfo_record(date, self._warcinfo), index, *self._records])
         sha256 = hashlib.sha256(segment).hexdigest()
         self.workdir.create(f"{self._path}-{self._number:06d}-{sha256}{SUFFIX}", segment)
         self._number += 1

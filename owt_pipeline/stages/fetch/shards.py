@@ -1,4 +1,4 @@
-"""The work of the stage's steps: the sources are asked for the URLs of each shard, in order."""
+"""The work of the stage's steps: each source in turn is queried for the URLs of a shard."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Summary, recorded_of
+from owt_pipeline.engine.stage import Summary, recorded_sources
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import FetchFailure
 from owt_pipeline.stages.fetch.archives.commoncrawl import (
-    FOUND,
-    WANTED_WITH,
+    CAPTURES,
+    URL_COLUMNS,
     BulkClient,
     captures_by_url,
     list_files,
@@ -79,7 +79,7 @@ def set_up(run: StageRun) -> Summary:
     Raises UserError for an archive file that is missing, or an index that cannot be listed.
     """
     options: Options = run.options
-    recorded = recorded_of(run.stage, run.before)
+    recorded = recorded_sources(run.stage, run.published)
     properties: dict[str, Any] = {}
     if "archive" in options.order:
         paths = expand_globs(options.pages_from, "--pages_from")
@@ -101,15 +101,15 @@ def set_up(run: StageRun) -> Summary:
 def send_missing(
     run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, number: int
 ) -> None:
-    """Ask the sources before the gathered source `number`, and send it the URLs without a result.
+    """Query the sources before the gathered source `number`, and send it the other URLs.
 
     `slices` are the captures that Common Crawl has, if it is one of the sources before.
     """
     source = run.options.gathered[number]
-    fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
-    fetcher.ask(run.options.order[: run.options.order.index(source)])
+    fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, CAPTURES)))
+    fetcher.query(run.options.order[: run.options.order.index(source)])
     known_ids = np.union1d(fetcher.ids_with_page, fetcher.reader(source).ids)
-    batches = run.inputs["urls"].batches(shard, columns=WANTED_WITH, rows=_BATCH_ROWS)
+    batches = run.inputs["urls"].batches(shard, columns=URL_COLUMNS, rows=_BATCH_ROWS)
     missing = (
         batch.filter(pa.array(~isin_sorted(batch["url_id"].to_numpy(), known_ids)))
         for batch in batches
@@ -122,10 +122,10 @@ def send_missing(
         writer.send(0, replace_columns(batch, MISSING, shard=shards))
 
 
-def ask_gathered(
+def query_gathered(
     run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, number: int
 ) -> None:
-    """Ask a gathered source for what the shards have sent.
+    """Query a gathered source for all shards.
 
     To Common Crawl, they send keys of a part of its index. To the Wayback Machine, they send URLs,
     in the one part that makes all requests to it.
@@ -135,14 +135,14 @@ def ask_gathered(
         return
     missing = gather(run.work, slices, MISSING)
 
-    async def ask(client: WaybackClient) -> None:
+    async def query(client: WaybackClient) -> None:
         for shard in missing["shard"].unique().sort().to_pylist():
             is_of_shard = pc.equal(missing["shard"], shard)
             ids = missing.filter(is_of_shard)["url_id"].to_numpy()
-            await ShardFetcher(run, shard).ask_online("wayback", client, ids)
+            await ShardFetcher(run, shard).query_online("wayback", client, ids)
 
     # One client for all shards keeps the delay between requests.
-    with_client(partial(WaybackClient, run.options), ask)
+    with_client(partial(WaybackClient, run.options), query)
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -150,8 +150,8 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
 
     `slices` are the captures that Common Crawl has, if it is the last gathered source.
     """
-    fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
-    fetcher.ask(run.options.order)
+    fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, CAPTURES)))
+    fetcher.query(run.options.order)
     # The URLs' memory.
     pa.default_memory_pool().release_unused()
     if str(shard) in run.root.rounds:
@@ -202,12 +202,11 @@ def _warcinfo(run: StageRun, source: str) -> dict[str, str]:
 
 
 class ShardFetcher:
-    """Asks the sources for a shard's URLs, each for the URLs of which no source before it has a
-    page.
+    """Queries the sources for a shard's URLs, each for the URLs that still lack a page.
 
     Attributes:
-      ids: of the shard's URLs.
-      ids_with_page: those of the URLs that have a page in the sources asked so far, or keep it in a
+      ids: the ids of the shard's URLs.
+      ids_with_page: the ids with a page in the sources queried so far, or one that is kept in a
         retry; ascending.
     """
 
@@ -226,8 +225,8 @@ class ShardFetcher:
         self.ids_with_page = self._ids_that_keep_their_page()
 
     def _ids_that_keep_their_page(self) -> np.ndarray:
-        """Return the URLs of a retry that have a page of a later source, which was asked because
-        an earlier one failed temporarily."""
+        """Return the ids of a retry that have a page of a later source, because an earlier one
+        failed temporarily."""
         kept_ids = np.array([], np.uint64)
         if not self._run.root.rounds.get(str(self._shard)):
             return kept_ids
@@ -248,10 +247,10 @@ class ShardFetcher:
             )
         return self._readers[source]
 
-    def ask(self, sources: Sequence[str]) -> None:
-        """Ask sources, in order.
+    def query(self, sources: Sequence[str]) -> None:
+        """Query sources, in order.
 
-        The Wayback Machine is not asked here, since one part makes all requests to it.
+        The Wayback Machine is left out, since one part makes all requests to it.
         """
         clients: dict[str, Callable[..., Client]] = {
             "live": Fetcher,
@@ -262,66 +261,67 @@ class ShardFetcher:
             reader = self.reader(source)
             _advance(is_last, len(reader.ids), len(reader.pages))
             if source == "archive":
-                asyncio.run(self._ask_archives(is_last))
+                asyncio.run(self._query_archives(is_last))
             elif source in clients and len(self._missing(reader, self.ids)):
-                num_together = min(SHARDS_TOGETHER, len(self._run.plan.make))
+                num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
                 options = split_limits(self._run.options, num_together)
                 with_client(
                     partial(clients[source], options),
-                    partial(self.ask_online, source, ids=self.ids, is_last=is_last),
+                    partial(self.query_online, source, ids=self.ids, is_last=is_last),
                 )
             self.ids_with_page = np.union1d(self.ids_with_page, reader.pages)
 
     def _missing(self, reader: SegmentReader, ids: np.ndarray) -> np.ndarray:
-        """Return those of the URLs `ids` without a result of this source or a page of an earlier
-        one."""
+        """Return the ids without a result of this source or a page of an earlier one."""
         return ids[~isin_sorted(ids, np.union1d(reader.ids, self.ids_with_page))]
 
-    async def ask_online(
+    async def query_online(
         self, source: str, client: Client, ids: np.ndarray, is_last: bool = True
     ) -> None:
-        """Ask a source on the network for those of the URLs `ids` that are missing.
+        """Query a source on the network for the missing ones of the URLs `ids`.
 
-        `is_last` says whether it is the last one, so that any result counts as progress.
+        With `is_last`, it is the last source, so any result counts as progress.
         """
         check_nothing_lost(self._run, self._shard, source)
         reader = self.reader(source)
         while len(self._missing(reader, ids)):
             lease = ShardLease(reader.workdir, reader.folder)
-            was_held = lease.begin()
-            is_resumed = was_held or len(reader.ids) > 0
+            has_holder = lease.begin()
+            is_resumed = has_holder or len(reader.ids) > 0
             try:
                 reader.load()
                 missing = self._missing(reader, ids)
                 not_tried = missing[~isin_sorted(missing, reader.postponed)]
                 # At the end of the shard, temporary failures are requested once more.
                 is_retry = not len(not_tried)
-                wanted = missing if is_retry else not_tried
-                if len(wanted):
+                ids_to_request = missing if is_retry else not_tried
+                if len(ids_to_request):
                     writer = reader.writer(_warcinfo(self._run, source), is_last=is_retry)
-                    before = reader if is_resumed else None
-                    await self._ask_client(client, wanted, writer, lease, before, is_last)
+                    earlier_results = reader if is_resumed else None
+                    await self._request(
+                        client, ids_to_request, writer, lease, earlier_results, is_last
+                    )
             except Superseded:
                 await lease.wait_for_other()
             finally:
                 lease.end()
             reader.load()
 
-    async def _ask_client(
+    async def _request(
         self,
         client: Client,
         ids: np.ndarray,
         writer: SegmentWriter,
         lease: ShardLease,
-        before: SegmentReader | None,
+        earlier_results: SegmentReader | None,
         is_last: bool,
     ) -> None:
         """Request the URLs `ids`, and write the results; raises Superseded."""
         async with Recorder(writer, lease, partial(_advance, is_last)) as recorder:
             urls = self.read_urls(ids, client.columns)
-            await until_stopped(recorder, client.fetch_all(urls, recorder, before))
+            await until_stopped(recorder, client.fetch_all(urls, recorder, earlier_results))
 
-    async def _ask_archives(self, is_last: bool) -> None:
+    async def _query_archives(self, is_last: bool) -> None:
         """Look for the URLs in the archive files.
 
         The same files give the same segments, also after a kill.
@@ -357,12 +357,12 @@ class ShardFetcher:
         batches = self._run.inputs["urls"].batches(
             self._shard, columns=list(columns), rows=_BATCH_ROWS
         )
-        wanted = (
+        batches_of_ids = (
             batch.filter(pa.array(isin_sorted(batch["url_id"].to_numpy(), sorted_ids)))
             for batch in batches
         )
         schema = pa.schema([URLS.field(name) for name in columns])
-        return pa.Table.from_batches(wanted, schema).combine_chunks()
+        return pa.Table.from_batches(batches_of_ids, schema).combine_chunks()
 
 
 def _advance(

@@ -2,12 +2,12 @@
 
     index      an archive file of --pages_from      -> the places of its captures
     bounds     the files of Common Crawl's index    -> the least and the greatest key of each
-    ask_1      a shard: the sources before the first gathered one -> the URLs without a page
-    gather_1   the URLs of all shards: the first gathered source
-    ask_2, gather_2   likewise for the second gathered source
-    shards     a shard: the other sources           -> pages/ and rejects
+    ask_1      the sources before the first gathered one -> the URLs of a shard without a page
+    gather_1   the first gathered source            -> the results of the URLs of all shards
+    ask_2, gather_2   the same for the second gathered source
+    shards     the other sources                    -> pages/ and rejects of a shard
 
-A gathered source is one that a single part asks for the URLs of many shards: Common Crawl's index
+A single part queries a gathered source for the URLs of many shards: Common Crawl's index
 is read once for all of them, and the Wayback Machine limits the requests of a machine.
 """
 
@@ -27,7 +27,7 @@ from owt_pipeline.engine.stage import (
     Step,
     Summary,
     rows_of_input,
-    what_was_sent,
+    sent_keys,
 )
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
@@ -44,7 +44,7 @@ READ_AT_ONCE = 4
 Crawl's."""
 
 
-# The modules of the work import an HTTP client, for 0.2 s. Each step imports what it needs, so
+# The modules of the work import an HTTP client, for 0.2 s. Each step has its own imports, so
 # that a run whose fetch is finished does not wait for them.
 
 
@@ -70,12 +70,12 @@ def _send_missing(
     send_missing(run, shard, slices, writer, number)
 
 
-def _ask_gathered(
+def _query_gathered(
     run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
 ) -> None:
-    from owt_pipeline.stages.fetch.shards import ask_gathered
+    from owt_pipeline.stages.fetch.shards import query_gathered
 
-    ask_gathered(run, key, slices, writer, number)
+    query_gathered(run, key, slices, writer, number)
 
 
 def _fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -105,26 +105,26 @@ def _unfinished_shards(run: StageRun, *, number: int) -> list[int]:
     """Return the shards to make, if there is a gathered source of this number."""
     if not run.options.gathered[number]:
         return []
-    shards = sorted(run.plan.make)
-    return [shard for shard in shards if run.place(SHARDS, shard).find()[0] is None]
+    shards = sorted(run.plan.pending)
+    return [shard for shard in shards if run.record_path(SHARDS, shard).find()[0] is None]
 
 
 def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
-    """Return the steps that ask the gathered source of this number, if there is one."""
-    ask = Step(
+    """Return the steps that query the gathered source of this number, if there is one."""
+    query = Step(
         partial(_send_missing, number=number),
         f"ask_{number + 1}",
         keys=partial(_unfinished_shards, number=number),
         rows=rows_of_input,
-        together=_num_together,
+        max_concurrent=_num_together,
     )
     gather = Step(
-        partial(_ask_gathered, number=number),
+        partial(_query_gathered, number=number),
         f"gather_{number + 1}",
-        keys=what_was_sent,
-        together=READ_AT_ONCE,
+        keys=sent_keys,
+        max_concurrent=READ_AT_ONCE,
     )
-    return ask, gather
+    return query, gather
 
 
 def _check_sources(options: Options) -> None:
@@ -161,8 +161,8 @@ def _check_user_agent(options: Options) -> None:
 
 class Fetch(Stage):
     """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or
-    the Wayback Machine. Writes the responses to warc/, which is never deleted, pages/ with a row
-    for each page, and a reject row with a reason for each URL without a page.
+    the Wayback Machine. Writes the responses to warc/, where those of the network stay, pages/
+    with a row for each page, and a reject row with a reason for each URL without a page.
     """
 
     name = "fetch"
@@ -173,21 +173,21 @@ class Fetch(Stage):
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_index_archive, "index", keys=_archive_files),
-        Step(_read_bounds, "bounds", keys=_one_part_with_index, together=1),
+        Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
         *_steps_of_gathered_source(0),
         *_steps_of_gathered_source(1),
-        Step(_fetch_part, rows=rows_of_input, together=_num_together),
+        Step(_fetch_part, rows=rows_of_input, max_concurrent=_num_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
-    def shaping(self, options: Options) -> dict[str, Any]:
-        """Return the options of the sources that are asked, and these sources.
+    def key_options(self, options: Options) -> dict[str, Any]:
+        """Return the sources of this run, and their options.
 
         Options of other sources are left out, so that a change of them does not rebuild anything.
         """
         return {**shaping_of(options, options.order), "sources": list(options.order)}
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return the archive files.
 
         Raises UserError for impossible options, before a run starts.
@@ -205,13 +205,13 @@ class Fetch(Stage):
             parse_rules(options.resolve)
         return archives_of(options, recorded)
 
-    def of_shard(
+    def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
         """Return how often its failed or lost URLs were requested again; None for never."""
         return root.rounds.get(str(shard))
 
-    def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
+    def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
         from owt_pipeline.stages.fetch.rounds import start_retry_rounds
 
         return start_retry_rounds(options, root, runtime)

@@ -71,7 +71,7 @@ class Import(Stage):
         Step(
             place_group,
             "records",
-            keys=lambda run: range(len(read_groups(run)) + run.plan.settled),
+            keys=lambda run: range(len(read_groups(run)) + run.plan.num_settled),
         ),
         Step(merge_shard),
     )

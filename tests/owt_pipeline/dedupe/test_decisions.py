@@ -106,7 +106,7 @@ def decided(
     found, _ = decide(rows, np.array(generations), threshold)
     document = rows["document"].to_numpy()
     pairs = zip(
-        document[found.gone].tolist(),
+        document[found.removed].tolist(),
         document[found.kept].tolist(),
         found.similarity.tolist(),
         strict=True,
@@ -181,9 +181,9 @@ def test_decisions_do_not_depend_on_ranges_groups_or_chunks(
     write_clean(tmp_path / "at once", texts)
     at_once = dedupe(tmp_path / "at once")[1]
     for module, name, value in (
-        (decisions, "MOST_OF_RANGE", 80),
-        (decisions, "_MOST_SHINGLES", 1000),
-        (decisions, "_LEAST_SHINGLES", 1000),
+        (decisions, "MAX_HASHES_OF_RANGE", 80),
+        (decisions, "_MAX_SHINGLES_OF_GROUP", 1000),
+        (decisions, "_MIN_SHINGLES_OF_GROUP", 1000),
         (numbering, "_BATCH_ROWS", 7),
         (shingles, "_CHUNK_BYTES", 3000),
     ):
@@ -201,7 +201,7 @@ def test_a_document_of_a_large_cluster_is_compared_with_128_and_the_run_says_so(
     bands = [(0, i + 1) for i in range(200)]
     rows = candidates([*sets, sets[50] | {99}], [*bands, (0, 51)])
     found, counts = decide(rows, np.array([0]), 0.8)
-    assert found.gone.tolist() == [200]
+    assert found.removed.tolist() == [200]
     assert found.kept.tolist() == [50]
     assert counts["capped"] == 200 - MAX_COMPARISONS
     monkeypatch.setattr(verification, "MAX_COMPARISONS", 2)

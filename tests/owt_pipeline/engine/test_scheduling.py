@@ -75,7 +75,7 @@ class Making(Stage):
 
 class Noting(Making):
     def __init__(self, together: int):
-        self.steps = (Step(note_pids, rows=rows_of, together=together),)
+        self.steps = (Step(note_pids, rows=rows_of, max_concurrent=together),)
 
 
 class Seen(progress.Step):
@@ -129,7 +129,7 @@ def write_documents(run: StageRun, shard: int, _: Sequence[Slice], writer: Shard
             [{"url_id": 1000 * shard + i, "text": f"text {i}"} for i in numbers],
         )
         if shard == 1 and start == 200 and fault:
-            while run.place("shards", 5).find()[0] is None:
+            while run.record_path("shards", 5).find()[0] is None:
                 time.sleep(0.01)
             if fault == "SIGKILL":
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -156,7 +156,7 @@ warcio.cli.main()
 attributes."""
 
 
-def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
+def test_other_tools_and_later_runs_read_our_warc_files(
     serve: Serve, write_urls: Write, tmp_path: Path
 ) -> None:
     paths = ["old", "old-long", "plain", "gzip", "chunked", "zstd", "br"]
@@ -209,9 +209,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_after_a_kill_only_pages_of_the_last_seconds_are_fetched_again(
-    serve: Serve, write_urls: Write
-) -> None:
+def test_a_kill_costs_only_the_pages_of_the_last_seconds(serve: Serve, write_urls: Write) -> None:
     async def answer(request: Request) -> None:
         asked.append(time.monotonic())
         if request.path.startswith("/7"):

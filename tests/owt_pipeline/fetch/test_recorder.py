@@ -42,7 +42,7 @@ class _Only(ShardLease):
 ATTEMPT = _Only()
 
 
-def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
+def test_pages_wait_for_a_slow_thread_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[int, int]] = []
@@ -85,7 +85,7 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
     assert no_pages(found) == {500: ("dns", "no such name")}
 
 
-def test_answers_that_wait_for_a_thread_when_the_asking_ends_are_in_a_segment(
+def test_results_that_wait_at_the_end_are_in_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "SEGMENT_SECONDS", 0.5)
@@ -122,7 +122,7 @@ def test_a_segment_is_written_when_it_is_old_or_large(
     assert found == list(range(10)) if seconds < 1 else found == list(range(len(found)))
 
 
-def test_a_failure_to_write_is_raised_by_the_next_page_and_at_the_end(
+def test_a_failure_to_write_is_raised_soon_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: SegmentWriter) -> None:

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.ledger.commit import Place, ShardWriter
+from owt_pipeline.ledger.commit import RecordPath, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch import outcomes, recorder
 from owt_pipeline.stages.fetch.answers import INDEXED, FetchFailure, FetchResult, Page
@@ -113,7 +113,7 @@ def expected_of(answer: FetchResult) -> tuple[object, ...]:
 
 @settings(max_examples=30, deadline=None)  # each writes and syncs files
 @given(st.lists(entries, max_size=3))
-def test_answers_of_all_attempts_are_read_back_as_they_were_written(
+def test_results_are_read_back_as_they_were_written(
     attempts: list[dict[int, FetchResult]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +164,7 @@ def test_a_damaged_segment_loses_only_its_own_answers(
             }
 
 
-def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Path) -> None:
+def test_a_temporary_failure_counts_until_the_next_request(tmp_path: Path) -> None:
     segments = writer(tmp_path, is_last=False)
     assert not segments.append(1, FetchFailure(Reason.TIMEOUT, "slow"))
     assert segments.append(2, FetchFailure(Reason.HTTP_404, "gone"))
@@ -215,7 +215,7 @@ NOTHING = FetchFailure(Reason.DNS, "no such name")
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(
+def test_a_superseded_lease_stops_and_loses_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, check = threading.Event(), ShardLease.check
@@ -256,9 +256,7 @@ def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(
-    tmp_path: Path, ends: bool
-) -> None:
+def test_a_superseded_lease_waits_for_the_other_one(tmp_path: Path, ends: bool) -> None:
     async def run() -> None:
         run = Storage(str(tmp_path))
         first, second = (ShardLease(run, "warc/part-00000") for _ in range(2))
@@ -281,7 +279,7 @@ def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(
     asyncio.run(run())
 
 
-def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
+def test_the_order_of_results_does_not_change_a_shards_bytes(
     write_urls: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = write_urls([f"http://a.example/{i}" for i in range(4)], num_shards=1)
@@ -303,7 +301,9 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
         write(run, [{ids[i]: known[i] for i in order}], 1 + number % 4)
         folder = Storage(str(run))
         outputs = {"": DATASETS["pages"].schema}
-        with ShardWriter(folder, Place(folder / "records", 0), outputs, dataset="pages") as shard:
+        with ShardWriter(
+            folder, RecordPath(folder / "records", 0), outputs, dataset="pages"
+        ) as shard:
             outcomes.write_outcomes(
                 shard, np.array(ids, np.uint64), read, {"live": answered(run, ids)}
             )

@@ -1,4 +1,4 @@
-"""Requests to archives on the web, which are patient: an archive that is busy or down for some
+"""Requests to archives on the web. They are patient: an archive that is busy or down for some
 minutes costs no page.
 
 A request that fails temporarily is retried, with growing waits. If it still fails while others
@@ -65,7 +65,7 @@ MAX_FAILURES = 20
 # Failures that may pass, so that the request is retried.
 _TEMPORARY = (Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.BAD_RESPONSE)
 
-# So many busy responses to one request are shown.
+# After this many busy responses to one request, a warning is shown.
 _NUM_BUSY_SHOWN = 3
 
 # Seconds before the first retry; doubled at each retry, and spread by half of it.
@@ -119,16 +119,15 @@ class ArchiveClient:
         await self._client.close()
 
     async def fetch_all(
-        self, urls: pa.Table, recorder: Recorder, before: SegmentReader | None
+        self, urls: pa.Table, recorder: Recorder, earlier_results: SegmentReader | None
     ) -> None:
         """Find the page of each URL of `urls` (with `columns`), and give the results to
         `recorder`.
 
         Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that
-        failed before and are retried at the end, since their failures say nothing about the
-        archive.
+        failed before and are retried at the end, since the archive may still work.
         """
-        if before is not None:
+        if earlier_results is not None:
             await asyncio.sleep(self._delay)
         self._num_retries = 0 if recorder.is_last else RETRIES
         breaker = CircuitBreaker(
@@ -150,7 +149,7 @@ class ArchiveClient:
 
     async def get(
         self,
-        what: str,
+        request_name: str,
         url: URL,
         max_bytes: int | None = None,
         stop: Stop = lambda *_: False,
@@ -158,13 +157,13 @@ class ArchiveClient:
         headers: Mapping[str, str] | None = None,
         cut: bool = False,
     ) -> HttpResponse:
-        """Return the response, of at most `max_bytes` (by default those of a page).
+        """Return the response, of at most `max_bytes` (by default as many as a page may have).
 
         `stop`, `headers` and `cut` are as in `Client.get`. After a temporary failure, there are at
         most RETRIES more requests.
 
         Raises:
-          RequestError: with the reason `archive_failed`, whose detail names `what` was requested.
+          RequestError: with the reason `archive_failed`, whose detail names the request.
           UserError: the archive asks for a wait longer than LONGEST_PAUSE.
         """
         gate = self._gates[url.raw_host or ""]
@@ -175,11 +174,11 @@ class ArchiveClient:
                 return False
             if response.status in self.busy:
                 gate.pause(self._min_pause)
-                _check_pause(what, response)
+                _check_pause(request_name, response)
             if next(num_requests) == _NUM_BUSY_SHOWN:
                 problem = _problem_of(response)[:80]
                 logger.warning(
-                    "fetch: %s: %s, %d times; trying again", what, problem, _NUM_BUSY_SHOWN
+                    "fetch: %s: %s, %d times; trying again", request_name, problem, _NUM_BUSY_SHOWN
                 )
             return True
 
@@ -197,10 +196,10 @@ class ArchiveClient:
                 raise
             problem = f"{error.reason}, {error.detail}"
             if error.reason not in _TEMPORARY:
-                raise permanent_error(what, problem) from error
-            raise RequestError(Reason.ARCHIVE_FAILED, f"{what}: {problem}") from error
+                raise permanent_error(request_name, problem) from error
+            raise RequestError(Reason.ARCHIVE_FAILED, f"{request_name}: {problem}") from error
         if self._is_busy(response):
-            raise RequestError(Reason.ARCHIVE_FAILED, f"{what}: {_problem_of(response)}")
+            raise RequestError(Reason.ARCHIVE_FAILED, f"{request_name}: {_problem_of(response)}")
         return response
 
     def _is_busy(self, response: HttpResponse) -> bool:
@@ -217,17 +216,17 @@ def _problem_of(response: HttpResponse) -> str:
     return f"status {response.status} {response.beginning()}".strip()
 
 
-def _check_pause(what: str, response: HttpResponse) -> None:
+def _check_pause(request_name: str, response: HttpResponse) -> None:
     """Raise UserError if the archive asks for a wait that is too long."""
     seconds = retry_after(response) or 0.0
     if seconds > LONGEST_PAUSE:
         raise UserError(
-            f"{what}: the archive asks for a wait of {seconds:,.0f} s ({_problem_of(response)}): "
-            "run the same command again after that, with a longer delay between requests; it "
-            "continues where it stopped"
+            f"{request_name}: the archive asks for a wait of {seconds:,.0f} s "
+            f"({_problem_of(response)}): run the same command again after that, with a longer "
+            "delay between requests; it continues where it stopped"
         )
 
 
-def permanent_error(what: str, problem: str) -> PermanentError:
-    """Return the failure of the request for `what` by a response that no retry can change."""
-    return PermanentError(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+def permanent_error(request_name: str, problem: str) -> PermanentError:
+    """Return the failure of the request `request_name` by a response that no retry can change."""
+    return PermanentError(Reason.ARCHIVE_FAILED, f"{request_name}: {problem}")

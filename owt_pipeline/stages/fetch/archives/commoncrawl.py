@@ -1,5 +1,5 @@
-"""Common Crawl: the captures of many URLs by its columnar index, of which only row groups that
-may have one are read, and the records of these captures.
+"""Common Crawl: the captures of many URLs by its columnar index, and the records of these
+captures. Only row groups of the index that may have one are read.
 
     bounds    the files of the index   -> the least and the greatest key of each, by key
     ask       a shard's URLs           -> the keys of those that no earlier source has, by file
@@ -7,7 +7,7 @@ may have one are read, and the records of these captures.
 
 The index has about 300 Parquet files per crawl, each roughly sorted by SURT key
 (https://commoncrawl.org/columnar-index).
-Which of a URL's captures is taken is decided in its shard, where those of all files meet.
+A shard decides which capture of a URL is taken, since it has the captures of all files.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ _CONNECTIONS = 4
 
 KEY = "url_surtkey"
 _PLACE = ("warc_filename", "warc_record_offset", "warc_record_length")
-NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected", *_PLACE)
+CAPTURE_COLUMNS = ("url", "fetch_time", "fetch_status", "content_mime_detected", *_PLACE)
 """The columns of a capture; `content_truncated` is missing in the first years' crawls."""
 _TRUNCATED = "content_truncated"
 
-WANTED_WITH = ["url_id", "url", "posted_url"]
+URL_COLUMNS = ["url_id", "url", "posted_url"]
 """The columns of urls/ from which keys are made."""
 
-WANTED = pa.schema(
+LOOKUPS = pa.schema(
     [("key", pa.binary()), ("url_id", pa.uint64()), ("shard", pa.uint32()), ("url", pa.string())]
 )
 """A key to look for, and its URL."""
 
-FOUND = pa.schema(
+CAPTURES = pa.schema(
     [
         ("url_id", pa.uint64()),
         ("shard", pa.uint32()),
@@ -90,8 +90,8 @@ FOUND = pa.schema(
 class _Bounds(NamedTuple):
     """The least and the greatest key of some rows of the index."""
 
-    least: bytes
-    greatest: bytes
+    min_key: bytes
+    max_key: bytes
 
 
 # Keys are ASCII, so these bounds have every key between them.
@@ -101,8 +101,8 @@ _EVERY_KEY = _Bounds(b"", b"\x7f")
 class IndexFile(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A file of the index, with its least and greatest key."""
 
-    least: bytes
-    greatest: bytes
+    min_key: bytes
+    max_key: bytes
     crawl: str
     uri: str
 
@@ -168,31 +168,32 @@ def bounds_of(crawl: str, uri: str) -> IndexFile:
     """Return a file of the index with its bounds; raises UserError if it cannot be read."""
     with opened(uri) as parquet:
         bounds = [_bounds_of_group(parquet, group) for group in range(parquet.num_row_groups)]
-    least = min((group.least for group in bounds), default=b"")
-    greatest = max((group.greatest for group in bounds), default=b"")
-    return IndexFile(least, greatest, crawl, uri)
+    min_key = min((group.min_key for group in bounds), default=b"")
+    max_key = max((group.max_key for group in bounds), default=b"")
+    return IndexFile(min_key, max_key, crawl, uri)
 
 
 def send_keys(
     run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], writer: ShardWriter
 ) -> None:
-    """Send the keys of URLs (columns WANTED_WITH) to the files of the index that may have them."""
+    """Send the keys of URLs (columns URL_COLUMNS) to the files of the index that may have them."""
     files = _index_files(run)
     for batch in urls:
-        wanted = wanted_keys(batch, shard)
-        keys = wanted["key"].to_pylist()
+        # Both are in the order of their keys, so a file's part is a slice.
+        lookups = lookups_of(batch, shard)
+        keys = lookups["key"].to_pylist()
         for number, file in enumerate(files):
-            writer.send(number, wanted[span(keys, file.least, file.greatest)])
+            writer.send(number, lookups[span(keys, file.min_key, file.max_key)])
 
 
 def match(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send each shard the captures of its URLs in a file of the index."""
     file = _index_files(run)[number]
-    wanted = gather(run.work, slices, WANTED).sort_by("key")
+    lookups = gather(run.work, slices, LOOKUPS).sort_by("key")
     with opened(file.uri) as parquet:
-        captures = join(parquet, file.crawl, wanted)
+        captures = join(parquet, file.crawl, lookups)
     writer.send(captures["shard"].to_numpy(), captures)
-    progress.advance(len(wanted))
+    progress.advance(len(lookups))
 
 
 def _index_files(run: StageRun) -> list[IndexFile]:
@@ -207,7 +208,9 @@ def opened(uri: str) -> Iterator[pq.ParquetFile]:
     """Open a file of the index; raises UserError, also for what the block cannot read of it."""
     try:
         with _open(uri) as source, pq.ParquetFile(source, pre_buffer=True) as parquet:
-            missing = [name for name in (KEY, *NEEDED) if name not in parquet.schema_arrow.names]
+            missing = [
+                name for name in (KEY, *CAPTURE_COLUMNS) if name not in parquet.schema_arrow.names
+            ]
             if missing:
                 raise UserError(
                     f"{uri} has no column {', '.join(missing)}: it is not a file of Common Crawl's "
@@ -232,54 +235,55 @@ def _bounds_of_group(parquet: pq.ParquetFile, group: int) -> _Bounds:
     return _Bounds(statistics.min, statistics.max)
 
 
-def wanted_keys(urls: pa.RecordBatch, shard: int) -> pa.RecordBatch:
-    """Return rows of WANTED, sorted by key, for URLs (columns WANTED_WITH).
+def lookups_of(urls: pa.RecordBatch, shard: int) -> pa.RecordBatch:
+    """Return rows of LOOKUPS, sorted by key, for URLs (columns URL_COLUMNS).
 
     A URL is looked for in its canonical form and as posted, since an index keeps parameters that
     canonical URLs lack, such as those for tracking; and under its path, ending in `?`, with any
     tracking parameters.
     """
     rows: list[tuple[bytes, int, int, str]] = []
-    columns = [urls[name].to_pylist() for name in WANTED_WITH]
+    columns = [urls[name].to_pylist() for name in URL_COLUMNS]
     for url_id, url, posted in zip(*columns, strict=True):
         keys = {key for key in (surt_key(url), surt_key(unescaped(posted))) if key is not None}
         keys |= {_path_of(key) for key in keys}
         rows += [(key, url_id, shard, url) for key in keys]
-    return batch_of(sorted(rows), WANTED)
+    return batch_of(sorted(rows), LOOKUPS)
 
 
 def _path_of(key: bytes) -> bytes:
     return key.partition(b"?")[0] + b"?"
 
 
-def span(keys: Sequence[bytes], least: bytes, greatest: bytes) -> slice:
-    """Return those of the sorted keys that rows with keys from `least` to `greatest` may match."""
-    first = bisect_left(keys, min(least, _path_of(least)))
-    return slice(first, max(first, bisect_right(keys, greatest)))
+def span(keys: Sequence[bytes], min_key: bytes, max_key: bytes) -> slice:
+    """Return where the sorted keys may match rows with keys from `min_key` to `max_key`."""
+    first = bisect_left(keys, min(min_key, _path_of(min_key)))
+    return slice(first, max(first, bisect_right(keys, max_key)))
 
 
-def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table) -> pa.RecordBatch:
-    """Return the pages that a file of the index has of the URLs of `wanted`, as rows of FOUND.
+def join(parquet: pq.ParquetFile, crawl: str, lookups: pa.Table) -> pa.RecordBatch:
+    """Return the pages that a file of the index has of the URLs of `lookups`, as rows of CAPTURES.
 
-    `wanted` has rows of WANTED, sorted by key. A capture is a URL's if its canonical URL is.
+    `lookups` has rows of LOOKUPS, sorted by key. A capture is a URL's if its canonical URL is.
     """
-    keys = wanted["key"].to_pylist()
-    owners = zip(wanted["url_id"].to_pylist(), wanted["shard"].to_pylist(), strict=True)
-    owner_by_url = dict(zip(wanted["url"].to_pylist(), owners, strict=True))
+    keys = lookups["key"].to_pylist()
+    owners = zip(lookups["url_id"].to_pylist(), lookups["shard"].to_pylist(), strict=True)
+    owner_by_url = dict(zip(lookups["url"].to_pylist(), owners, strict=True))
     rows: list[tuple[Any, ...]] = []
     for group in range(parquet.num_row_groups):
         bounds = _bounds_of_group(parquet, group)
-        keys_of_group = keys[span(keys, bounds.least, bounds.greatest)]
+        keys_of_group = keys[span(keys, bounds.min_key, bounds.max_key)]
         if not keys_of_group:
             continue
         for row in _rows_that_may_match(parquet, group, keys_of_group):
+            # Keys ignore more than canonical URLs do, such as case.
             owner = owner_by_url.get(canonical_or_none(row["url"]) or "")
             if owner is None or not _is_page(row):
                 continue
             date = calendar.timegm(row["fetch_time"].utctimetuple())
             place = [row[name] for name in _PLACE]
             rows.append((*owner, date, bool(row.get(_TRUNCATED)), *place, crawl))
-    return batch_of(rows, FOUND)
+    return batch_of(rows, CAPTURES)
 
 
 def _rows_that_may_match(
@@ -296,24 +300,24 @@ def _rows_that_may_match(
     rows = np.union1d(np.flatnonzero(has_key), has_path[only_tracks.to_numpy()])
     if not len(rows):
         return []
-    columns = parquet.read_row_group(group, columns=[*NEEDED, _TRUNCATED])
+    columns = parquet.read_row_group(group, columns=[*CAPTURE_COLUMNS, _TRUNCATED])
     return columns.take(pa.array(rows)).to_pylist()  # type: ignore[no-any-return]
 
 
 def _is_page(row: Mapping[str, Any]) -> bool:
     has_file = row["warc_filename"] and row["warc_record_length"]
     has_record = bool(has_file) and row["warc_record_offset"] is not None
-    is_ok = row["fetch_status"] == 200
-    return has_record and is_ok and is_html(row["content_mime_detected"] or "")
+    is_complete = row["fetch_status"] == 200
+    return has_record and is_complete and is_html(row["content_mime_detected"] or "")
 
 
-def captures_by_url(found: pa.Table) -> Mapping[int, list[Capture]]:
-    """Return the captures of each URL, by url_id, from rows of FOUND.
+def captures_by_url(rows_of_captures: pa.Table) -> Mapping[int, list[Capture]]:
+    """Return the captures of each URL, by url_id, from rows of CAPTURES.
 
     The place of a capture is file, offset, length and crawl.
     """
     captures: dict[int, list[Capture]] = {}
-    columns = [column.to_pylist() for column in found.columns]
+    columns = [column.to_pylist() for column in rows_of_captures.columns]
     for url_id, _shard, date, truncated, *place in zip(*columns, strict=True):
         capture = Capture(date, place=tuple(place), truncated=truncated)
         captures.setdefault(url_id, []).append(capture)
@@ -342,42 +346,44 @@ class BulkClient(ArchiveClient):
     async def read(self, capture: Capture, url: str) -> FetchResult | ArchivedRedirect:
         file, offset, length, crawl = capture.place
         max_bytes = self._options.max_page_bytes
-        where = f"{length:,} bytes at {offset} of {file}"
+        location = f"{length:,} bytes at {offset} of {file}"
         if length > max_bytes:
-            return FetchFailure(Reason.TOO_LARGE, f"{where}, more than {max_bytes:,}")
+            return FetchFailure(Reason.TOO_LARGE, f"{location}, more than {max_bytes:,}")
         started = time.monotonic()
         content = await self.read_range(f"{self._data}/{file.lstrip('/')}", offset, length)
         ms = int((time.monotonic() - started) * 1000)
         origin = Origin("commoncrawl", crawl, file, offset)
         # In a thread, since it decompresses the record.
-        return await asyncio.to_thread(read_capture, content, origin, max_bytes, where, ms, url)
+        return await asyncio.to_thread(read_capture, content, origin, max_bytes, location, ms, url)
 
     async def read_range(self, uri: str, start: int, length: int) -> bytes:
         """Return `length` bytes of a file from `start` on.
 
         Raises RequestError with the reason `archive_failed`.
         """
-        where = f"{length:,} bytes at {start} of {uri}"
+        location = f"{length:,} bytes at {start} of {uri}"
         if is_http(uri):
-            content = await self._read_range_over_http(where, uri, start, length)
+            content = await self._read_range_over_http(location, uri, start, length)
         else:
             folder, name = folder_of(uri)
             try:
                 content = await asyncio.to_thread(folder.read_range, name, start, length)
             except (OSError, UserError) as error:
-                raise RequestError(Reason.ARCHIVE_FAILED, f"{where}: {error}") from error
+                raise RequestError(Reason.ARCHIVE_FAILED, f"{location}: {error}") from error
         if len(content) != length:
-            raise permanent_error(where, f"only {len(content):,} bytes came")
+            raise permanent_error(location, f"only {len(content):,} bytes came")
         return content
 
-    async def _read_range_over_http(self, where: str, uri: str, start: int, length: int) -> bytes:
+    async def _read_range_over_http(
+        self, location: str, uri: str, start: int, length: int
+    ) -> bytes:
         headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
         # The complete file, sent by a server that does not know ranges, is not read.
         response = await self.get(
-            where, URL(uri), length, lambda status, _: status != 206, headers=headers
+            location, URL(uri), length, lambda status, _: status != 206, headers=headers
         )
         if response.status != 206:
             problem = f"status {response.status} where a part (206) was asked for"
-            raise permanent_error(where, problem)
+            raise permanent_error(location, problem)
         self.works = True
         return response.body

@@ -49,14 +49,16 @@ class Capture:
         """Return the sort key among the captures of a URL.
 
         Complete pages come first, then truncated ones, redirects and others; of these the nearest
-        to `time`, then the earliest. With the rest, the order does not depend on that of the index.
+        to `time`, then the earliest. The rest makes it independent of the order of the index.
         """
         return self._rank_of_kind(), abs(self.date - time), self.date, self.place, self.url
 
     def _rank_of_kind(self) -> int:
         if 200 <= self.status < 300:
-            return 1 if self.truncated else 0
-        return 2 if self.status in REDIRECTS else 3
+            return int(self.truncated)
+        if self.status in REDIRECTS:
+            return 2
+        return 3
 
 
 class ArchiveQuery(NamedTuple):
@@ -93,7 +95,7 @@ class Archive(Protocol):
     """An archive. Its methods may raise RequestError.
 
     Attributes:
-      holdings: what is searched, for messages: "no capture of a page in ...".
+      holdings: the name of its captures, for messages: "no capture of a page in ...".
       max_tries: how many captures of a URL are read until one is a page.
     """
 
@@ -104,8 +106,7 @@ class Archive(Protocol):
         """Return the captures of a URL that may be pages, or redirects."""
 
     async def read(self, capture: Capture, url: str) -> FetchResult | ArchivedRedirect:
-        """Return the page of a capture of the canonical URL `url`, or where it redirects, or why
-        it is neither."""
+        """Return the page of a capture of the canonical URL `url`, its redirect, or a failure."""
 
 
 async def best_capture(
@@ -114,8 +115,8 @@ async def best_capture(
     """Return the page of a URL from its best capture.
 
     If that is not a page or cannot be read, the next one is read. Redirects are followed within the
-    archive, but not to the URLs `seen` on the way. Without a page, the result is that of the best
-    capture.
+    archive, but not to the URLs `seen` on the way. Without a page, the failure of the best capture
+    is returned.
     """
     seen = {query.url} if seen is None else seen
     try:
@@ -125,6 +126,7 @@ async def best_capture(
     first_failure: FetchFailure | None = None
     tried: set[tuple[Any, ...]] = set()
     for capture in sorted(captures, key=lambda capture: capture.rank(query.time)):
+        # Captures with the same place are one record.
         if capture.place in tried or len(tried) >= archive.max_tries:
             continue
         tried.add(capture.place)
@@ -166,6 +168,7 @@ async def _follow(
         return FetchFailure(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
     if len(seen) > MAX_REDIRECTS:
         return FetchFailure(Reason.REDIRECT_LOOP, f"more than {MAX_REDIRECTS} redirects")
+    # The target may redirect back.
     seen.add(target)
     result = await best_capture(archive, ArchiveQuery(target, target, query.time), seen)
     if isinstance(result, Page):
@@ -183,25 +186,24 @@ def read_capture(
     content: bytes,
     origin: Origin,
     max_page_bytes: int,
-    where: str,
+    location: str,
     fetch_ms: int = 0,
     canonical: str | None = None,
 ) -> FetchResult | ArchivedRedirect:
-    """Return the page in the bytes of an archived record, or where it redirects, or why it is
-    neither.
+    """Return the page in the bytes of an archived record, or its redirect, or a failure.
 
-    `where` describes the record's place. With `canonical`, the record must be of this canonical
+    `location` describes the record's place. With `canonical`, the record must be of this canonical
     URL.
     """
     try:
         member, record = single_member(content, max_page_bytes + MAX_HEAD_BYTES)
         response = read_record(record, max_page_bytes)
     except BadRecord as error:
-        return FetchFailure(Reason.BAD_RESPONSE, f"{error}, {where}")
+        return FetchFailure(Reason.BAD_RESPONSE, f"{error}, {location}")
     except TooLarge as error:
         return FetchFailure(Reason.TOO_LARGE, str(error))
     if canonical is not None and canonical_or_none(response.url) != canonical:
-        detail = f"the record is of {response.url[:200]!r}, {where}"
+        detail = f"the record is of {response.url[:200]!r}, {location}"
         return FetchFailure(Reason.BAD_RESPONSE, detail)
     if response.status in REDIRECTS:
         target = absolute(response.url, header(response.headers, "location"))

@@ -2,7 +2,7 @@
 `org,commoncrawl)/get-started`.
 
 A key is the URL without what servers mostly ignore, host first and from its end, so that a domain's
-pages are neighbours in the order of the keys. The steps are those of Google's Safe Browsing
+pages are neighbours in the order of the keys. The steps come from Google's Safe Browsing
 (https://developers.google.com/safe-browsing/v4/urls-hashing#canonicalization) and, after them, of
 the Wayback Machine: no user, `www.`, default port and slash at the end; all in lower case;
 parameters sorted. Common Crawl makes its keys with the Internet Archive's library `surt`, whose
@@ -75,7 +75,8 @@ def _key_of_path(path: bytes) -> bytes:
 
 def _key_of_query(query: bytes) -> bytes:
     fields = _escape(_unescape(query)).lower().split(b"&")
-    return b"&".join(sorted(fields, key=lambda field: field.split(b"=", 1)))
+    fields.sort(key=lambda field: field.split(b"=", 1))
+    return b"&".join(fields)
 
 
 def _unescape(text: bytes) -> bytes:
@@ -88,4 +89,4 @@ def _unescape(text: bytes) -> bytes:
 
 
 def _escape(text: bytes) -> bytes:
-    return bytes(_UNSAFE(lambda match: b"%%%02X" % ord(match.group()), text))
+    return _UNSAFE(lambda match: b"%%%02X" % ord(match.group()), text)

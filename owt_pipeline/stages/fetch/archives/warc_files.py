@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.options import Options
 
 BUCKETS = 256
-"""Parts of a file's index, by hash of the host: a shard reads only those of its hosts."""
+"""Parts of a file's index, by hash of the host: a shard reads only the parts of its hosts."""
 
 COUNTS = ("responses", "broken", "unusable")
-"""What is counted in a file: responses indexed, broken records skipped, responses without a
-usable URL."""
+"""The counts of a file: responses indexed, broken records skipped, responses without a usable
+URL."""
 
 _CAPTURES = pa.schema(
     [
@@ -83,7 +83,7 @@ def index_archive(
         for capture in kind_of(path).captures(file):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
-                    raise UserError(f"{path}, {capture}; {capture.remedy}{OR_DAMAGED}")
+                    raise UserError(f"{path}: {capture}; {capture.remedy}{OR_DAMAGED}")
                 counts["broken"] += 1
                 first_problem = first_problem or str(capture)
                 continue
@@ -132,6 +132,7 @@ class Archives:
             buckets = {_bucket_of(host) for host in hosts}
             further = _by_id(list(self._captures(ids, buckets)))
             captures = _by_id([captures, further])
+            # The targets of redirects are not URLs of the shard.
             targets = pc.unique(further["target"]).drop_null().to_pylist()
             target_by_id = {id_of(target): target for target in targets}
             missing = sorted(target_by_id.keys() - known_ids)
@@ -140,7 +141,7 @@ class Archives:
             known_ids.update(missing)
             ids = np.array(missing, np.uint64)
             hosts = [host_of(target_by_id[url_id]) for url_id in missing]
-        self._found = captures
+        self._captures_by_id = captures
         self._ids = captures["url_id"].combine_chunks().to_numpy()
 
     async def result(self, url: str, created_utc: int | None) -> FetchResult:
@@ -157,7 +158,7 @@ class Archives:
         start = int(np.searchsorted(self._ids, url_id, "left"))
         end = int(np.searchsorted(self._ids, url_id, "right"))
         captures = []
-        for row in self._found.slice(start, end - start).to_pylist():
+        for row in self._captures_by_id.slice(start, end - start).to_pylist():
             place = (row["file"], row["offset"], row["length"])
             captures.append(Capture(row["date"], row["status"], place=place))
         return captures
@@ -169,18 +170,19 @@ class Archives:
         content = folder.read_range(name, offset, length)
         record = kind_of(path).read(content, url, capture.date)
         origin = Origin("archive", None, name, offset)
-        where = f"at byte {offset} of {name}"
-        return read_capture(record, origin, self._options.max_page_bytes, where)
+        location = f"at byte {offset} of {name}"
+        return read_capture(record, origin, self._options.max_page_bytes, location)
 
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
         """Yield the captures of URLs in some buckets of each file."""
-        wanted = pa.array(ids, pa.uint64())
+        wanted_ids = pa.array(ids, pa.uint64())
         for number, record in enumerate(self.records):
             with self.folder.open(_path(record, "index")) as file, pa.ipc.open_file(file) as arrow:
                 for bucket in sorted(buckets):
                     batch = arrow.get_batch(bucket)
+                    # A file may have no capture of these hosts.
                     if batch.num_rows:
-                        batch = batch.filter(pc.is_in(batch["url_id"], wanted))
+                        batch = batch.filter(pc.is_in(batch["url_id"], wanted_ids))
                     if not batch.num_rows:
                         continue
                     table = pa.Table.from_batches([batch])

@@ -2,11 +2,11 @@
 
     CDX?url=URL&closest=20140501000000&sort=closest&filter=statuscode:200&fl=...&output=json
                                                     -> captures
-    PAGES/20140503120000id_/URL                 -> one of them
+    PAGES/20140503120000id_/URL                 -> one capture
 
 The index (https://github.com/internetarchive/wayback/tree/master/wayback-cdx-server) answers with
-JSON, an array of arrays, the first of which names the fields. pywb has both, with other names of
-the fields, and one object per line
+JSON: an array of arrays. The first array names the fields. pywb has both, with other names of the
+fields, and one object per line
 (https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html). Indexes compare URLs by their
 SURT form, which ignores more than canonical URLs do, such as case; so the canonical forms of what
 they find are compared again.
@@ -55,7 +55,8 @@ PAUSE_TURNS = 24
 
 _MAX_CAPTURES = 1000
 
-# Of an index: some 25,000 captures, as only a site's home page has.
+# The response of an index is cut there, after some 25,000 captures. Only a site's home page has as
+# many.
 _MAX_INDEX_BYTES = 8 << 20
 
 _STATUSES = "200|30[12378]"
@@ -88,8 +89,8 @@ class WaybackClient(ArchiveClient):
     async def find(self, query: ArchiveQuery) -> list[Capture]:
         """Return the captures of a URL in its canonical form.
 
-        If none is a page, also those of the URL as it was posted, with its tracking parameters,
-        which indexes keep.
+        If none is a page, captures of the URL as it was posted are added: indexes keep its tracking
+        parameters.
         """
         captures = await self._look_up(query.url, query)
         is_page_known = any(capture.status == 200 for capture in captures)
@@ -105,7 +106,7 @@ class WaybackClient(ArchiveClient):
         response = await self.get(_INDEX, index_url, _MAX_INDEX_BYTES, cut=True)
         if response.status in (403, 451) and b"AccessControlException" in response.body:
             raise RequestError(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
-        # OpenWayback says with 404 that there are no captures.
+        # OpenWayback responds with 404 if there are no captures.
         if response.status not in (200, 404):
             problem = f"status {response.status} {response.beginning()}".strip()
             raise permanent_error(_INDEX, problem)
@@ -124,6 +125,7 @@ class WaybackClient(ArchiveClient):
         else:
             fields = "timestamp,original,mimetype,statuscode"
             status_filter = f"statuscode:({_STATUSES})"
+        # The times before and after every capture cannot be written as a timestamp.
         closest = int(min(max(query.time, 0), time.time()))
         return {
             "url": url,
@@ -141,12 +143,12 @@ class WaybackClient(ArchiveClient):
         A replay that redirects leads to another capture of the same URL, or is the archived
         redirect itself.
         """
-        where = f"the capture of {timestamp(capture.date)}"
+        location = f"the capture of {timestamp(capture.date)}"
         replayed = capture
         try:
             address = self._address(capture)
             for _ in range(_MAX_REPLAY_REDIRECTS + 1):
-                replay = await self.get(where, address, stop=lambda status, _: status != 200)
+                replay = await self.get(location, address, stop=lambda status, _: status != 200)
                 if replay.status not in REDIRECTS:
                     break
                 address = replay.location()
@@ -157,29 +159,33 @@ class WaybackClient(ArchiveClient):
                     return ArchivedRedirect(target, record)
                 is_ours = str(address).startswith(self._options.wayback_pages)
                 if not match or not is_ours or canonical_or_none(match[2]) != url:
-                    return FetchFailure(Reason.BAD_REDIRECT, f"{where} redirects to {address}")
+                    return FetchFailure(Reason.BAD_REDIRECT, f"{location} redirects to {address}")
                 replayed = Capture(seconds_of(match[1]), url=match[2])
         except ValueError as error:
-            return FetchFailure(Reason.BAD_REDIRECT, f"{where}: {error}")
+            return FetchFailure(Reason.BAD_REDIRECT, f"{location}: {error}")
         if replay.status in REDIRECTS:
-            detail = f"{where}: more than {_MAX_REPLAY_REDIRECTS} redirects"
+            detail = f"{location}: more than {_MAX_REPLAY_REDIRECTS} redirects"
             return FetchFailure(Reason.REDIRECT_LOOP, detail)
         if replay.status != 200:
-            detail = f"{where} is not given: status {replay.status}"
+            detail = f"{location} is not given: status {replay.status}"
             return FetchFailure(Reason.NOT_ARCHIVED, detail)
         record = self._record(replayed, replay)
         origin = _origin_of(replayed, replay)
-        return read_capture(record, origin, self._options.max_page_bytes, where, replay.ms)
+        return read_capture(record, origin, self._options.max_page_bytes, location, replay.ms)
 
     def _record(
-        self, capture: Capture, replay: HttpResponse, more: Sequence[tuple[str, str]] = ()
+        self, capture: Capture, replay: HttpResponse, other_headers: Sequence[tuple[str, str]] = ()
     ) -> bytes:
         """Return the record of a capture from its replay.
 
         It has the decoded body, unless that is still as archived, and no headers about the
-        transfer. `more` are headers in place of others.
+        transfer. `other_headers` replace the headers of the same names.
         """
-        dropped = {"transfer-encoding", "content-length", *(name.lower() for name, _ in more)}
+        dropped = {
+            "transfer-encoding",
+            "content-length",
+            *(name.lower() for name, _ in other_headers),
+        }
         # A body in gzip was sent as archived, so its Content-Encoding still holds.
         if not replay.body.startswith(_GZIP_MAGIC):
             dropped.add("content-encoding")
@@ -189,7 +195,9 @@ class WaybackClient(ArchiveClient):
             if name.lower() not in dropped
         ]
         line = f"HTTP/1.1 {capture.status} {HTTPStatus(capture.status).phrase}"
-        return response_record(capture.url, capture.date, line, [*headers, *more], replay.body)
+        return response_record(
+            capture.url, capture.date, line, [*headers, *other_headers], replay.body
+        )
 
     def _address(self, capture: Capture) -> URL:
         """Return the URL of a capture as it was archived, by `id_`."""
@@ -248,14 +256,23 @@ def _rows(body: bytes) -> Iterator[dict[str, Any]]:
         except (ValueError, TypeError) as error:
             problem = f" ({error})"
     rows = []
-    for line in [] if problem else text.split(b"\n"):
+    if not problem:
+        rows = _rows_of_lines(text)
+    if text and not rows:
+        raise permanent_error(_INDEX, f"no captures as JSON{problem} but {text[:100]!r}")
+    yield from rows
+
+
+def _rows_of_lines(text: bytes) -> list[dict[str, Any]]:
+    """Return the rows of pywb's responses, an object on each line."""
+    rows = []
+    for line in text.split(b"\n"):
+        # A last line that is cut off is not JSON.
         with contextlib.suppress(ValueError):
             row = json.loads(line)
             if isinstance(row, dict) and "timestamp" in row:
                 rows.append(row)
-    if text and not rows:
-        raise permanent_error(_INDEX, f"no captures as JSON{problem} but {text[:100]!r}")
-    yield from rows
+    return rows
 
 
 def timestamp(seconds: int) -> str:
@@ -269,7 +286,7 @@ def seconds_of(timestamp: str) -> int:
 
 
 def original_headers(replay: Headers) -> Headers:
-    """Return the headers that a page was archived with, from those of its replay."""
+    """Return the headers that a page was archived with, from its replay."""
     original = []
     for name, value in replay:
         if name.lower().startswith(_ORIGINAL):

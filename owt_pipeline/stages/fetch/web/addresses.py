@@ -82,8 +82,8 @@ class Addresses:
     def check_literal(self, host: str) -> None:
         """Raise BlockedAddress for a host that is itself an address that is not public.
 
-        A proxy is asked for all other names: it resolves them, and its operator decides what of
-        its network it gives.
+        A proxy resolves all other names, and its operator decides which addresses of its network
+        it connects to.
         """
         name = host.rstrip(".").lower()
         if not self.allow_private and (name == "localhost" or name.endswith(".localhost")):
@@ -169,7 +169,7 @@ class RuledResolver(AbstractResolver):
     """The system's resolver, after the rules of `addresses`."""
 
     def __init__(self, addresses: Addresses, seconds: float):
-        """Return a resolver that waits so many seconds for a response."""
+        """Return a resolver that waits `seconds` for a response."""
         self._addresses = addresses
         self._seconds = seconds
         self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="dns")

@@ -221,8 +221,10 @@ class Client:
         """
         host = url.raw_host or ""
         port = url.port or 0
-        has_rule = self._addresses.rule(host) is not None
-        proxy = None if has_rule else self._proxy(url.scheme, f"{host}:{port}")
+        # A rule of --resolve permits its address and every port.
+        if self._addresses.rule(host) is not None:
+            return None
+        proxy = self._proxy(url.scheme, f"{host}:{port}")
         try:
             self._addresses.check_port(host, port)
             # The proxy resolves other names, in a network of its operator's.
@@ -261,7 +263,7 @@ def _timeout(total: float, connect: float, silence: float) -> aiohttp.ClientTime
 async def _receive(
     response: aiohttp.ClientResponse, url: URL, max_bytes: int, stop: Stop, cut: bool
 ) -> HttpResponse:
-    """Return the response with its body, as sent but for its transfer encoding.
+    """Return the response with its body as sent, without its transfer encoding.
 
     The connection can be used again if all of it was read. Raises BadMessage, TooLarge, and
     aiohttp's errors.
@@ -272,8 +274,10 @@ async def _receive(
         raw_headers = _raw_headers(response)
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in raw_headers]
         if stop(response.status, headers):
+            body = b""
             is_truncated = not response.content.is_eof()
-            body = b"" if is_truncated else response.content.read_nowait()
+            if not is_truncated:
+                body = response.content.read_nowait()
         else:
             length = messages.header(headers, "content-length") or ""
             if length.isdecimal() and int(length) > max_bytes and not cut:

@@ -22,7 +22,7 @@ _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NON
 
 @dataclass
 class Exchange:
-    """A request under way: its turn, and what aiohttp does not tell otherwise.
+    """A request under way: its turn, and facts that aiohttp does not give to its caller.
 
     Attributes:
       gate: the host's.
@@ -67,7 +67,7 @@ def failure_of(
 ) -> RequestError:
     """Return the failure of a request that raised `error`.
 
-    `has_head` says whether the head of a response was received.
+    With `has_head`, the head of a response was received.
     """
     text = os_text(error)
     if isinstance(error, TooLarge):
@@ -82,7 +82,9 @@ def failure_of(
     if isinstance(error, asyncio.TimeoutError):
         return _timeout_of(error, exchange)
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        reason = Reason.PROXY if error.status == 407 else Reason.CONNECT
+        reason = Reason.CONNECT
+        if error.status == 407:
+            reason = Reason.PROXY
         detail = f"the proxy refuses: {error.status} {error.message}"
         return RequestError(reason, detail, is_transient=True)
     if has_head:
@@ -126,13 +128,13 @@ def _connection_failure(
 
 
 def _is_end(error: BaseException) -> bool:
-    """Return whether a TLS connection ended within its handshake, which says nothing of TLS."""
+    """Return whether a TLS connection ended within its handshake, which may have any cause."""
     ends = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)
     return isinstance(getattr(error, "os_error", error), ends)
 
 
 def os_text(error: BaseException) -> str:
-    """Return what an error says, for a person, in one line."""
+    """Return the message of an error, for a person, in one line."""
     error = getattr(error, "certificate_error", getattr(error, "os_error", error))
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message

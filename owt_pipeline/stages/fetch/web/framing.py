@@ -6,8 +6,8 @@
     Content-Length without a value                      the body ends with the connection
 
 A parser in C has no option for these, so the head of each response is mended before it gets there.
-Lengths that differ stay, and are refused. An error in a body ends the body only: what comes after a
-complete one is ignored, and an incomplete one breaks off, wherever the bytes were cut into packets.
+Lengths that differ stay, and are refused. An error in a body ends the body only. Data after a
+complete body are ignored, and an incomplete body breaks off, wherever the packets end.
 
 aiohttp has no public way to do so: `ResponseHandler.set_response_params` makes the parser of each
 response, and `TCPConnector._factory` makes the handlers.
@@ -28,7 +28,8 @@ MAX_MENDED_BYTES = 64 << 10
 """A longer head goes to the parser as it is."""
 
 _Parsed: TypeAlias = tuple[Sequence[Any], bool, bytes]
-"""As by aiohttp's parsers: responses with their bodies, whether the protocol changes, the rest."""
+"""The result of aiohttp's parsers: responses with their bodies, whether the protocol changes, and
+the rest of the data."""
 
 _NOTHING: _Parsed = ((), False, b"")
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -84,7 +85,9 @@ class _MendingParser:
             end = _HEAD_END.search(data)
             if end is None:
                 self._head = data
-                return self._parser.feed_data(mended) if mended else _NOTHING
+                if not mended:
+                    return _NOTHING
+                return self._parser.feed_data(mended)  # type: ignore[no-any-return]
             head = data[: end.end()]
             data = data[end.end() :]
             mended += self._mend(head)

@@ -44,7 +44,7 @@ RETRIES = 2
 """How often a request is retried after 429, 503 or a failed connection."""
 
 MAX_RETRY_WAIT = 120.0
-"""The longest wait before a retry, in seconds; a host that asks for more is not asked again."""
+"""The longest wait before a retry, in seconds. A host that wants a longer one is closed."""
 
 HOST_FAILURES = 20
 """Connections that fail, and timeouts, in a row after which a host is given up."""
@@ -54,17 +54,17 @@ _BUSY = (429, 503)
 # Statuses of a robots.txt that forbid a complete host, so the request is retried.
 _NO_ROBOTS = (429, *range(500, 600))
 
-# After so many 429 or 503 in a row, a host is closed for so many seconds, after one more for twice
-# as long, and so on. Its URLs are temporary failures meanwhile.
+# After the fifth 429 or 503 in a row, a host is closed for a minute, after one more for twice as
+# long, and so on. Its URLs are temporary failures meanwhile.
 _MAX_BUSY = 5
 _FIRST_REST = 60.0
 _MAX_REST = 3600.0
 
 OUTAGE_HOSTS = 20
-"""If so many hosts in a row give no response, the network, the resolver or the proxy may be
+"""Hosts in a row without a response, after which the network, the resolver or the proxy may be
 down."""
 
-# The hosts that responded last, which are asked whether the network works.
+# The hosts that responded last: a request to such a host shows whether the network works.
 _MAX_WITNESSES = 5
 
 # Seconds before the first retry; doubled at each retry, and spread by half of it.
@@ -105,7 +105,7 @@ class Fetcher:
         await self.client.close()
 
     async def fetch_all(
-        self, urls: pa.Table, recorder: Recorder, before: SegmentReader | None
+        self, urls: pa.Table, recorder: Recorder, earlier_results: SegmentReader | None
     ) -> None:
         """Fetch each URL of `urls` (with `columns`), and give the results to `recorder`.
 
@@ -129,8 +129,8 @@ class Fetcher:
         # crawl.
         del urls
         pa.default_memory_pool().release_unused()
-        if before is not None:
-            known_pages = before.rows(before.pages[:_NUM_KNOWN_PAGES])
+        if earlier_results is not None:
+            known_pages = earlier_results.rows(earlier_results.pages[:_NUM_KNOWN_PAGES])
             for url in known_pages["final_url"].to_pylist():
                 self._mark_alive(URL(url, encoded=True))
             await asyncio.sleep(self.options.host_delay)
@@ -286,13 +286,16 @@ class Fetcher:
 
         def is_busy(response: HttpResponse) -> bool:
             status = response.status
-            gate.num_busy = gate.num_busy + 1 if status in _BUSY else 0
+            if status in _BUSY:
+                gate.num_busy += 1
+            else:
+                gate.num_busy = 0
             if is_page and gate.num_busy >= _MAX_BUSY:
-                rest = min(_FIRST_REST * 2 ** (gate.num_busy - _MAX_BUSY), _MAX_REST)
+                seconds_closed = min(_FIRST_REST * 2 ** (gate.num_busy - _MAX_BUSY), _MAX_REST)
                 detail = (
                     f"not asked: the host answered {gate.num_busy} times in a row with {status}"
                 )
-                gate.close(rest, RequestError(http_reason(status), detail))
+                gate.close(seconds_closed, RequestError(http_reason(status), detail))
                 return False
             if status not in busy_statuses:
                 return False
@@ -304,7 +307,7 @@ class Fetcher:
             return True
 
         def may_pass(error: RequestError) -> bool:
-            # All URLs of a host wait for its robots.txt; a page is asked for again at the end.
+            # All URLs of a host wait for its robots.txt; a page is requested again at the end.
             return error.is_transient or (error.is_cut_off and not is_page)
 
         waits = (

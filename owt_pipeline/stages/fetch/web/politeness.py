@@ -16,7 +16,7 @@ from schemas import Reason
 
 T = TypeVar("T")
 
-# Of a Retry-After in seconds; ten digits are 30 years and more.
+# A Retry-After with as many digits is no number of seconds: it would be 30 years or more.
 _MAX_DIGITS = 10
 
 
@@ -111,7 +111,7 @@ class Gate:
         self._max_failures = max_failures
         self._closed_until = 0.0
         self._closed_by: RequestError | None = None
-        self._asked_to_close = False
+        self._is_closed_by_host = False
 
     async def __aenter__(self) -> None:
         """Wait for a turn, and hold one of the connections while the block runs."""
@@ -142,23 +142,25 @@ class Gate:
         self.num_failures += 1
 
     def pause(self, seconds: float) -> None:
-        """Postpone the next request by so many seconds."""
+        """Postpone the next request, by `seconds` from now."""
         self.next_turn = max(self.next_turn, time.monotonic() + seconds)
 
     def close(self, seconds: float, error: RequestError, *, asked_to: bool = False) -> None:
-        """Fail all requests with `error` for so many seconds, which is too long to wait.
+        """Fail all requests with `error` for `seconds`, which is too long to wait.
 
-        If the host asked for it, also after `reset`.
+        With `asked_to`, the host wants it, so `reset` does not open the gate.
         """
         self._closed_until = time.monotonic() + seconds
         self._closed_by = error
-        self._asked_to_close = asked_to
+        self._is_closed_by_host = asked_to
 
     def reset(self) -> None:
-        """Allow one more request to a host that was given up or closed, unless it asked for the
-        pause."""
+        """Allow one more request to a host that was given up or closed.
+
+        A host that wants the pause gets it.
+        """
         self.num_failures = int(min(self.num_failures, self._max_failures - 1))
-        if not self._asked_to_close:
+        if not self._is_closed_by_host:
             self._closed_by = None
 
     def check_open(self) -> None:

@@ -139,8 +139,8 @@ def _name_for(agent: str, value: str) -> str:
     if not value or _EVERY_AGENT(value):
         return value[:1]
     products = [robots_token(part.strip()) for part in (value, *value.split(","))]
-    own = agent.lower()
-    is_named = any(product == own or _PRODUCT(product)[0] == own for product in products)  # type: ignore[index]
+    our_name = agent.lower()
+    is_named = any(product == our_name or _PRODUCT(product)[0] == our_name for product in products)  # type: ignore[index]
     return agent if is_named else _NOBODY
 
 
@@ -167,7 +167,9 @@ async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
                     continue
             break
         if response.status >= 500 or response.status == 429:
-            reason = Reason.HTTP_429 if response.status == 429 else Reason.ROBOTS_UNREACHABLE
+            reason = Reason.ROBOTS_UNREACHABLE
+            if response.status == 429:
+                reason = Reason.HTTP_429
             ban = RequestError(reason, f"robots.txt: status {response.status}")
             return Robots(ban=ban, read_at=read_at)
         if not 200 <= response.status < 300:
