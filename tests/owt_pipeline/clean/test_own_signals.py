@@ -170,9 +170,9 @@ def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
         (
             ["mine"],
             2,
-            "signals: 'mine' is none of module:function, module:function>=X, module:function<=X",
+            "signals: 'mine' is not module:function, module:function>=X or module:function<=X",
         ),
-        (["mine:length>=1.2.3"], 2, "signals: 'mine:length>=1.2.3' is none of"),
+        (["mine:length>=1.2.3"], 2, "signals: 'mine:length>=1.2.3' is not module:function"),
         (["mine:length", "mine:length>=1"], 2, "signals: mine:length is given twice"),
         (
             ["no_such_module:length"],
