@@ -2,8 +2,8 @@
 
 Brown et al., "Language Models are Few-Shot Learners", 2020 (appendix C): 13-grams of lower-case
 words without punctuation. Here the texts of evaluation sets are repaired as documents are, and
-ideographs are words, as in dedupe. Texts of fewer than n words cannot be found; the run says how
-many.
+ideographs are words, as in dedupe. Texts of fewer than n words cannot be found; the run prints
+how many.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import functools
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,20 +32,31 @@ N = 13
 
 
 def shared_n_gram(text: str, hashes: np.ndarray, n: int = N) -> str | None:
-    """The first n-gram of `text` whose hash is among `hashes`, sorted uint64; None if there is
-    none."""
+    """Return the first n-gram of `text` whose hash is among `hashes`; None without one.
+
+    `hashes` are sorted uint64.
+    """
     if not len(hashes):
         return None
     n_grams = _n_grams(text, n)
-    own = _hashed(n_grams)
-    found = np.flatnonzero(hashes.take(np.searchsorted(hashes, own), mode="clip") == own)
-    return n_grams[found[0]] if len(found) else None
+    own_hashes = _hashed(n_grams)
+    places = np.searchsorted(hashes, own_hashes)
+    shared = np.flatnonzero(hashes.take(places, mode="clip") == own_hashes)
+    if not len(shared):
+        return None
+    return n_grams[shared[0]]
 
 
 def evaluation_sets(patterns: tuple[str, ...]) -> EvaluationSets:
-    """The files that match the globs; raises UserError or OSError for an unreadable one."""
-    files = ((uri, *folder_of(uri)) for uri in expand_globs(patterns, "decontaminate"))
-    return tuple((uri, folder.sha256(name)) for uri, folder, name in files)
+    """Return the files that match the globs.
+
+    Raises UserError or OSError for one that cannot be read.
+    """
+    sets = []
+    for uri in expand_globs(patterns, "decontaminate"):
+        folder, name = folder_of(uri)
+        sets.append((uri, folder.sha256(name)))
+    return tuple(sets)
 
 
 @dataclass(frozen=True)
@@ -102,8 +113,9 @@ def _read_sets(sets: EvaluationSets, options: Options) -> tuple[np.ndarray, list
             repaired = " ".join(repair(string, options)[0] for string in strings)
             n_grams = _n_grams(repaired)
             hashes.append(_hashed(n_grams))
-            if (given := " ".join(strings)) != repaired:
-                hashes.append(_hashed(_n_grams(given)))
+            unrepaired = " ".join(strings)
+            if unrepaired != repaired:
+                hashes.append(_hashed(_n_grams(unrepaired)))
             num_texts += 1
             num_short += not n_grams
         sizes.append(SetSize(uri, num_texts, num_short))
@@ -111,10 +123,11 @@ def _read_sets(sets: EvaluationSets, options: Options) -> tuple[np.ndarray, list
 
 
 def texts_of(uri: str) -> Iterator[list[str]]:
-    """Yield the texts in one file of an evaluation set: the strings of each record of JSON, JSON
-    Lines, Parquet or CSV, and each line of plain text.
+    """Yield the texts in one file of an evaluation set.
 
-    It may be compressed with gzip, bzip2, xz or zstd. Raises UserError for an unreadable file.
+    A text is the strings of a record of JSON, JSON Lines, Parquet or CSV, or a line of plain text.
+    The file may be compressed with gzip, bzip2, xz or zstd. Raises UserError for an unreadable
+    one.
     """
     kind = known_format(uri) or "text"
     if kind == "jsonl":
@@ -152,8 +165,10 @@ def _texts_in(value: Any) -> Iterator[list[str]]:
 
 
 def _strings_of_record(value: Any) -> Iterator[str]:
-    """Yield the strings of a record, with those of its lists and records, but not of its lists of
-    records."""
+    """Yield the strings of a record, also in its lists and records.
+
+    The strings in its lists of records are texts of their own.
+    """
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -169,7 +184,11 @@ def _records_below(value: Any) -> Iterator[list[Any]]:
     if isinstance(value, list) and _is_of_records(value):
         yield value
         return
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    items: Iterable[Any] = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, list):
+        items = value
     for item in items:
         yield from _records_below(item)
 
@@ -180,11 +199,10 @@ def _is_of_records(values: list[Any]) -> bool:
 
 def _n_grams(text: str, n: int = N) -> list[str]:
     words = words_of(unicodedata.normalize("NFC", text))
-    return [" ".join(words[start : start + n]) for start in range(len(words) - n + 1)]
+    num_n_grams = len(words) - n + 1
+    return [" ".join(words[start : start + n]) for start in range(num_n_grams)]
 
 
 def _hashed(n_grams: list[str]) -> np.ndarray:
-    return np.fromiter(
-        (xxhash.xxh3_64_intdigest(n_gram.encode("utf-8", "replace")) for n_gram in n_grams),
-        np.uint64,
-    )
+    encoded = (n_gram.encode("utf-8", "replace") for n_gram in n_grams)
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64)

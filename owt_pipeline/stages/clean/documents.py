@@ -1,9 +1,10 @@
-"""The work of a worker process: documents to clean documents with their signals, and rejects."""
+"""The work of a worker process: documents become clean documents with signals, or rejects."""
 
 from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,113 +53,149 @@ class Cleaned:
 
 
 def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets = ()) -> Outcome:
-    """Rows of `clean/` from rows of `documents/`; `sets` as in `clean_document`."""
-    documents = [
-        Cleaned(text, reason=Reason.RESERVED, detail=said)
-        if said and options.reserved == "reject"
-        else clean_document(text, options, sets)
-        for text, said in zip(batch["text"].to_pylist(), batch["reserved"].to_pylist(), strict=True)
-    ]
-    rows = batch.filter(pa.array([document.reason is None for document in documents], pa.bool_()))
+    """Return rows of `clean/` and rejects from rows of `documents/`.
+
+    `sets` as in `clean_document`.
+    """
+    documents = _clean_rows(batch, options, sets)
+    is_kept = [document.reason is None for document in documents]
+    rows = batch.filter(pa.array(is_kept, pa.bool_()))
     kept = [document for document in documents if document.reason is None]
+    texts = [document.text for document in kept]
     columns: dict[str, list[Any]] = {
-        name: [getattr(document, name) for document in kept]
-        for name in ("text", "language", "language_score", "n_words", "signals")
+        "text": texts,
+        "language": [document.language for document in kept],
+        "language_score": [document.language_score for document in kept],
+        "n_words": [document.n_words for document in kept],
+        "n_chars": list(map(len, texts)),
+        "n_bytes": [len(text.encode("utf-8", "replace")) for text in texts],
+        "signals": [document.signals for document in kept],
+        "own_signals": [_as_list(document.own_signals) for document in kept],
     }
-    columns["own_signals"] = [
-        [{"name": name, "value": value} for name, value in document.own_signals.items()] or None
-        for document in kept
-    ]
-    columns["n_chars"] = list(map(len, columns["text"]))
-    columns["n_bytes"] = [len(text.encode("utf-8", "replace")) for text in columns["text"]]
     for name in ("title", "author", "site_name"):
-        columns[name] = [
-            value and (repair(value, options)[0] or None) for value in rows[name].to_pylist()
-        ]
-    stats = {"changed_texts": sum(map(operator.ne, columns["text"], rows["text"].to_pylist()))}
+        columns[name] = [_repair_name(value, options) for value in rows[name].to_pylist()]
+    num_changed = sum(map(operator.ne, texts, rows["text"].to_pylist()))
+    stats = {"changed_texts": num_changed}
     if options.mask_addresses:
         stats["masked_addresses"] = sum(document.masked for document in kept)
-    rejects = (
-        (url_id, url, document.reason, document.detail)
-        for url_id, url, document in zip(
-            batch["url_id"].to_pylist(), batch["url"].to_pylist(), documents, strict=True
-        )
-        if document.reason is not None
-    )
-    return Outcome(
-        replace_columns(rows, DATASETS["clean"].schema, **columns), rejects_batch(rejects), stats
-    )
+    rejects = []
+    for url_id, url, document in zip(
+        batch["url_id"].to_pylist(), batch["url"].to_pylist(), documents, strict=True
+    ):
+        if document.reason is not None:
+            rejects.append((url_id, url, document.reason, document.detail))
+    clean_rows = replace_columns(rows, DATASETS["clean"].schema, **columns)
+    return Outcome(clean_rows, rejects_batch(rejects), stats)
+
+
+def _clean_rows(batch: pa.RecordBatch, options: Options, sets: EvaluationSets) -> list[Cleaned]:
+    documents = []
+    for text, reserved in zip(
+        batch["text"].to_pylist(), batch["reserved"].to_pylist(), strict=True
+    ):
+        if reserved and options.reserved == "reject":
+            documents.append(Cleaned(text, reason=Reason.RESERVED, detail=reserved))
+        else:
+            documents.append(clean_document(text, options, sets))
+    return documents
+
+
+def _as_list(own_signals: Mapping[str, float]) -> list[dict[str, Any]] | None:
+    """Return signals by name as rows of the column `own_signals`; None without any."""
+    return [{"name": name, "value": value} for name, value in own_signals.items()] or None
+
+
+def _repair_name(value: str | None, options: Options) -> str | None:
+    """Return a title or a name repaired as texts are; None if nothing is left of it."""
+    if not value:
+        return value
+    repaired, _ = repair(value, options)
+    return repaired or None
 
 
 def clean_document(text: str, options: Options, sets: EvaluationSets = ()) -> Cleaned:
-    """The repaired and judged document, rejected if it shares an n-gram with `sets`; as pure as
-    the user's signals."""
-    text, masked = repair(text, options)
-    document = Cleaned(text, len(text.split()), masked)
-    document.reason, document.detail = _judge(document, options, sets) or (None, "")
+    """Return the repaired and judged document.
+
+    It is rejected if it shares an n-gram with the evaluation sets. The same text leads to the same
+    result, unless the user's signals are not pure.
+    """
+    repaired, masked = repair(text, options)
+    document = Cleaned(repaired, len(repaired.split()), masked)
+    rejection = _judge(document, options, sets)
+    if rejection is not None:
+        document.reason, document.detail = rejection
     return document
 
 
 def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[Reason, str] | None:
-    """Why the document is rejected, if it is; sets what is measured, and the text that c4
-    leaves."""
-    if problem := too_short(document.text, document.n_words, options.min_tokens):
+    """Return the reason and the detail if the document is rejected; None if it is kept.
+
+    Sets what is measured, and the text that c4 leaves.
+    """
+    problem = too_short(document.text, document.n_words, options.min_tokens)
+    if problem:
         return Reason.TOO_SHORT, problem
     language, score = detect(document.text)
-    document.language, document.language_score = language, score
+    document.language = language
+    document.language_score = score
     is_wanted = not options.languages or not {"all", language}.isdisjoint(options.languages)
     if not is_wanted or score < options.min_language_score:
         return Reason.WRONG_LANGUAGE, f"{language}, confidence {score:.2f}"
     text = document.text
     for name, thresholds in BUILT_IN.items():
+        # Every document is measured by every filter, so that thresholds can be chosen afterwards.
         if not thresholds.measured_by:
             document.signals[name] = FILTERS[name](text)
         if name not in options.filters:
             continue
         signals = document.signals[thresholds.measured_by or name]
-        if violation := first_violation(signals, getattr(options, name)):
+        violation = first_violation(signals, getattr(options, name))
+        if violation:
             return Reason.of(name), violation
         if name == "c4":
             _, text = c4_lines(text)
     if text != document.text:
-        document.text, document.n_words = text, len(text.split())
-        if problem := too_short(text, document.n_words, options.min_tokens):
+        document.text = text
+        document.n_words = len(text.split())
+        problem = too_short(text, document.n_words, options.min_tokens)
+        if problem:
             return Reason.TOO_SHORT, problem
-    if shared := shared_n_gram(document.text, n_grams_of(sets, options)):
+    shared = shared_n_gram(document.text, n_grams_of(sets, options))
+    if shared:
         return Reason.CONTAMINATED, shared
-    document.own_signals, rejection = measure_own(
-        document.text, parse_signals(options.signals)
-    )  # last: may be slow
+    # The user's signals are last, since they may be slow.
+    document.own_signals, rejection = measure_own(document.text, parse_signals(options.signals))
     return rejection
 
 
-def too_short(text: str, n_words: int, minimum: int) -> str | None:
-    """What was found, if `text` has no character or fewer GPT-2 tokens than `minimum`; else None.
+def too_short(text: str, n_words: int, min_tokens: int) -> str | None:
+    """Return what is there if a text is empty or has fewer GPT-2 tokens; None if it is long.
 
     A word is at least one token, so only texts of few words (`n_words`, split at white space) are
     encoded.
     """
     if not text:
         return "no text"
-    if n_words >= minimum:
+    if n_words >= min_tokens:
         return None
     from owt_pipeline.formats import encoding
 
-    tokens = int(encoding.load("gpt2").count([text])[0])
-    return f"{tokens:,} tokens, fewer than {minimum:,}" if tokens < minimum else None
+    num_tokens = int(encoding.load("gpt2").count([text])[0])
+    if num_tokens >= min_tokens:
+        return None
+    return f"{num_tokens:,} tokens, fewer than {min_tokens:,}"
 
 
-_SLICE = (
-    500  # characters from the beginning, the middle and the end; more does not improve detection
-)
+# Characters from the beginning, the middle and the end. More do not improve detection.
+_SLICE = 500
 
 
 def detect(text: str) -> tuple[str, float]:
-    """(language, confidence from 0 to 1) of `text`; the code is ISO 639-1, or 639-3 for
-    languages without one.
+    """Return the language of `text`, and the confidence from 0 to 1.
 
-    Uses py3langid (Lui and Baldwin, ACL 2012; Barbaresi): docs/benchmarks/tried.md has the others.
-    Confidence is rounded to three decimals, since further ones may differ between processors.
+    The language is an ISO 639-1 code, or 639-3 for languages without one. py3langid detects it (Lui
+    and Baldwin, ACL 2012; Barbaresi): docs/benchmarks/tried.md has another. Confidence is rounded
+    to three decimals, since further ones may differ between processors.
     """
     if len(text) > 3 * _SLICE:
         middle = len(text) // 2
@@ -168,7 +205,7 @@ def detect(text: str) -> tuple[str, float]:
 
 
 def known_languages() -> list[str]:
-    """The codes that `detect` may return."""
+    """Return the codes that `detect` may return, sorted."""
     return sorted(_identifier().labels)
 
 

@@ -18,22 +18,24 @@ from typing import Any
 import numpy as np
 
 Signals = Mapping[str, float]
-"""A filter's measures of a text, by name."""
+"""What a filter measures of a text, by name."""
 
 
 def first_violation(signals: Signals, limits: Any) -> str | None:
-    """What was found and what is allowed, for the first threshold that a text breaks; None if it
-    passes.
+    """Return what is measured and what is allowed, for the first threshold that a text breaks.
 
-    `limits` is a dataclass of `schemas/filters.py`: its field `max_X` or `min_X` limits the signal
-    X; the limit itself passes.
+    Returns None if it passes. `limits` is a dataclass of `schemas/filters.py`: its field `max_X` or
+    `min_X` limits the signal X. The limit itself passes.
     """
     for field in dataclasses.fields(limits):
         side, _, name = field.name.partition("_")
-        value, limit = signals[name], getattr(limits, field.name)
-        if value > limit if side == "max" else value < limit:
-            shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-            return f"{name} is {shown}, {'more' if side == 'max' else 'less'} than {limit:,g}"
+        value = signals[name]
+        limit = getattr(limits, field.name)
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        if side == "max" and value > limit:
+            return f"{name} is {shown}, more than {limit:,g}"
+        if side == "min" and value < limit:
+            return f"{name} is {shown}, less than {limit:,g}"
     return None
 
 
@@ -51,85 +53,103 @@ _WORD = re.compile(
 
 @lru_cache(maxsize=1)  # two filters need them
 def words_of(text: str) -> list[str]:
-    """The words of a text; punctuation marks are words of their own."""
+    """Return the words of a text; punctuation marks are words of their own."""
     return _WORD.findall(text)
 
 
 def gopher_repetition(text: str) -> Signals:
-    """How much a text repeats itself, by Gopher's rules.
+    """Measure how much a text repeats itself, by Gopher's rules.
 
     Characters are counted as in datatrove: with spaces for the most frequent n-gram; without spaces
     for repeated n-grams, where each repetition after the first counts, without overlap.
     """
     size = max(1, len(text))
-    paragraphs, lines = re.split(r"\n{2,}", text.strip()), re.split(r"\n+", text)
+    paragraphs = re.split(r"\n{2,}", text.strip())
+    lines = re.split(r"\n+", text)
     repeated_paragraphs, paragraph_chars = repeated(paragraphs)
     repeated_lines, line_chars = repeated(lines)
+    n_gram_chars = _n_gram_chars(words_of(text))
     return {
         "duplicate_paragraphs": repeated_paragraphs / len(paragraphs),
         "duplicate_paragraph_chars": paragraph_chars / size,
         "duplicate_lines": repeated_lines / len(lines),
         "duplicate_line_chars": line_chars / size,
-        **{name: chars / size for name, chars in _n_gram_chars(words_of(text)).items()},
+        **{name: chars / size for name, chars in n_gram_chars.items()},
     }
 
 
 def repeated(items: Sequence[str]) -> tuple[int, int]:
-    """(number of items that repeat an earlier one, characters in them)."""
+    """Return the number of items that repeat an earlier one, and the characters in them."""
     counts = Counter(items)
-    return len(items) - len(counts), sum((count - 1) * len(item) for item, count in counts.items())
+    num_chars = 0
+    for item, count in counts.items():
+        num_chars += (count - 1) * len(item)
+    return len(items) - len(counts), num_chars
+
+
+_MAX_TOP_N = 4
+"""Up to this n, the most frequent n-gram counts; above it, all repeated ones do."""
+_MAX_N = 10
 
 
 def _n_gram_chars(words: Sequence[str]) -> dict[str, int]:
-    """Characters of the most frequent 2- to 4-gram, and of the repeated 5- to 10-grams.
+    """Return the characters of the most frequent 2- to 4-gram, and of the repeated 5- to 10-grams.
 
-    An n-gram is represented by the number of its (n-1)-gram and that of its last word. Each step
-    keeps only the places of n-grams that occur more than once, since longer repeated n-grams start
-    at these; soon few remain.
+    An n-gram is represented by the number of its (n-1)-gram and the number of its last word. Each
+    step keeps only the places of n-grams that occur more than once, since longer repeated n-grams
+    start at these; soon few remain.
     """
-    found = {f"{'top' if n < 5 else 'duplicate'}_{n}_gram_chars": 0 for n in range(2, 11)}
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    ids = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
+    chars: dict[str, int] = {}
+    for n in range(2, _MAX_N + 1):
+        chars[f"top_{n}_gram_chars" if n <= _MAX_TOP_N else f"duplicate_{n}_gram_chars"] = 0
+    number_by_word = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    ids = np.fromiter(map(number_by_word.__getitem__, words), np.int64, len(words))
     ends = np.zeros(len(words) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, words), np.int64, len(words)), out=ends[1:])
-    places, groups = np.arange(len(words)), ids
-    for n in range(2, min(10, len(words)) + 1):
-        if n >= 5 and not len(places):
+    places = np.arange(len(words))
+    groups = ids
+    for n in range(2, min(_MAX_N, len(words)) + 1):
+        if n > _MAX_TOP_N and not len(places):
             break
-        fits = int(np.searchsorted(places, len(words) - n, side="right"))
-        places, groups = places[:fits], groups[:fits]
-        pairs = groups * len(numbers) + ids[places + n - 1]
+        num_within_text = int(np.searchsorted(places, len(words) - n, side="right"))
+        places = places[:num_within_text]
+        groups = groups[:num_within_text]
+        pairs = groups * len(number_by_word) + ids[places + n - 1]
         _, first, groups, counts = np.unique(
             pairs, return_index=True, return_inverse=True, return_counts=True
         )
-        if n <= 4:
-            top = int(counts.max(initial=1))
-            start = (
-                int(places[first[counts == top].min()]) if top > 1 else 0
-            )  # the first in the text among equals
-            found[f"top_{n}_gram_chars"] = top * int(ends[start + n] - ends[start] + n - 1)
-        again = counts[groups] > 1
-        places, groups = places[again], groups[again]
-        if n >= 5:
-            found[f"duplicate_{n}_gram_chars"] = _repeated_chars(
+        if n <= _MAX_TOP_N:
+            top_count = int(counts.max(initial=1))
+            start = 0
+            if top_count > 1:
+                # Of equally frequent n-grams, the first in the text counts.
+                start = int(places[first[counts == top_count].min()])
+            num_chars = int(ends[start + n] - ends[start]) + n - 1
+            chars[f"top_{n}_gram_chars"] = top_count * num_chars
+        is_repeated = counts[groups] > 1
+        places = places[is_repeated]
+        groups = groups[is_repeated]
+        if n > _MAX_TOP_N:
+            chars[f"duplicate_{n}_gram_chars"] = _repeated_chars(
                 places.tolist(), groups.tolist(), n, ends
             )
-    return found
+    return chars
 
 
 def _repeated_chars(places: list[int], groups: list[int], n: int, ends: np.ndarray) -> int:
-    """Characters of the n-grams that repeat an earlier one, without overlap."""
+    """Return the characters of the n-grams that repeat an earlier one, without overlap."""
     seen: set[int] = set()
-    chars = free = 0
+    num_chars = 0
+    next_place = 0
     for place, group in zip(places, groups, strict=True):
-        if place < free:
+        if place < next_place:
             continue
         if group in seen:
-            chars += int(ends[place + n] - ends[place])
-            free = place + n
+            num_chars += int(ends[place + n] - ends[place])
+            next_place = place + n
         else:
             seen.add(group)
-    return chars
+    return num_chars
 
 
 STOP_WORDS = frozenset("the be to of and that have with".split())
@@ -138,7 +158,7 @@ _PUNCTUATION = string.punctuation + "“”„‘’‚«»…–—"
 
 
 def gopher_quality(text: str) -> Signals:
-    """Whether a text looks like prose, by Gopher's rules.
+    """Measure whether a text looks like prose, by Gopher's rules.
 
     The paper does not define a word. Here words are separated by white space and contain a letter
     or a digit; Dolma and NeMo Curator split at white space, too. datatrove counts spaCy's tokens,
@@ -147,29 +167,38 @@ def gopher_quality(text: str) -> Signals:
     datatrove: an ellipsis may be three points, a bullet may be a hyphen, and stop words are in
     lower case.
     """
-    words = {
-        word: count
-        for word, count in Counter(text.split()).items()
-        if word[0].isalnum() or _ALPHANUMERIC(word)
-    }
+    count_by_word: dict[str, int] = {}
+    for word, count in Counter(text.split()).items():
+        if word[0].isalnum() or _ALPHANUMERIC(word):
+            count_by_word[word] = count
+    num_alphabetic = 0
+    num_chars = 0
+    for word, count in count_by_word.items():
+        num_chars += len(word) * count
+        if word[0].isalpha() or any(map(str.isalpha, word)):
+            num_alphabetic += count
     lines = text.splitlines()
-    n_words, n_lines = max(1, sum(words.values())), max(1, len(lines))
+    num_bullet_lines = sum(line.lstrip().startswith(("•", "-")) for line in lines)
+    num_ellipsis_lines = sum(line.rstrip().endswith(("...", "…")) for line in lines)
+    num_ellipses = text.count("...") + text.count("…")
+    bare_words = {word.strip(_PUNCTUATION) for word in count_by_word}
+    num_words = sum(count_by_word.values())
+    words_or_one = max(1, num_words)
+    lines_or_one = max(1, len(lines))
     return {
-        "words": sum(words.values()),
-        "word_length": sum(len(word) * count for word, count in words.items()) / n_words,
-        "hash_signs": text.count("#") / n_words,
-        "ellipses": (text.count("...") + text.count("…")) / n_words,
-        "bullet_lines": sum(line.lstrip().startswith(("•", "-")) for line in lines) / n_lines,
-        "ellipsis_lines": sum(line.rstrip().endswith(("...", "…")) for line in lines) / n_lines,
-        "alphabetic_words": sum(
-            n for word, n in words.items() if word[0].isalpha() or any(map(str.isalpha, word))
-        )
-        / n_words,
-        "stop_words": len(STOP_WORDS.intersection(word.strip(_PUNCTUATION) for word in words)),
+        "words": num_words,
+        "word_length": num_chars / words_or_one,
+        "hash_signs": text.count("#") / words_or_one,
+        "ellipses": num_ellipses / words_or_one,
+        "bullet_lines": num_bullet_lines / lines_or_one,
+        "ellipsis_lines": num_ellipsis_lines / lines_or_one,
+        "alphabetic_words": num_alphabetic / words_or_one,
+        "stop_words": len(STOP_WORDS & bare_words),
     }
 
 
-MIN_LINE_WORDS, MAX_WORD_CHARS = 5, 1000
+MIN_LINE_WORDS = 5
+MAX_WORD_CHARS = 1000
 _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _ENDS = (".", "?", "!", '"')
 _POLICY = (
@@ -197,7 +226,7 @@ _LONGEST_ABBREVIATION = 8  # characters, including a preceding quote or bracket
 
 
 def c4_lines(text: str) -> tuple[Signals, str]:
-    """Whether the lines that end like sentences make a page of natural language, and these lines.
+    """Measure whether the lines that end like sentences are natural language; return them, too.
 
     C4's rules: Raffel et al., JMLR 2020, section 2.2, as implemented by the code that made C4:
     `clean_page` in TensorFlow Datasets' `c4_utils.py`. Where the paper differs (5 sentences per
@@ -207,7 +236,8 @@ def c4_lines(text: str) -> tuple[Signals, str]:
     lines = []
     lorem_ipsum = curly_brackets = 0
     for line in map(_without_citations, text.splitlines()):
-        if not line.endswith(_ENDS) or line.endswith("...") or len(line.split()) < MIN_LINE_WORDS:
+        ends_sentence = line.endswith(_ENDS) and not line.endswith("...")
+        if not ends_sentence or len(line.split()) < MIN_LINE_WORDS:
             continue
         lowered = line.lower()
         lorem_ipsum += "lorem ipsum" in lowered
@@ -222,32 +252,32 @@ def c4_lines(text: str) -> tuple[Signals, str]:
 
 
 def _without_citations(line: str) -> str:
-    """The line without citation marks; empty if it has an overlong word."""
+    """Return the line without citation marks; "" if it has an overlong word."""
     line = line.strip()
-    if len(line) > MAX_WORD_CHARS and any(len(word) > MAX_WORD_CHARS for word in line.split()):
+    if len(line) > MAX_WORD_CHARS and max(map(len, line.split())) > MAX_WORD_CHARS:
         return ""
-    return _CITATION.sub("", line) if "[" in line else line
+    if "[" not in line:
+        return line
+    return _CITATION.sub("", line)
 
 
 def _count_sentences(line: str) -> int:
-    """Number of sentences in a non-empty line, approximately as Punkt's English model counts
-    them."""
-    return (
-        1
-        + len(_TWO_MARKS.findall(line))
-        + sum(_ends_sentence(line, found) for found in _BREAK.finditer(line))
-    )
+    """Return about how many sentences Punkt's English model counts in a non-empty line."""
+    num_breaks = sum(_ends_sentence(line, match) for match in _BREAK.finditer(line))
+    return 1 + len(_TWO_MARKS.findall(line)) + num_breaks
 
 
-def _ends_sentence(line: str, found: re.Match[str]) -> bool:
-    marks, following = found.groups()
+def _ends_sentence(line: str, match: re.Match[str]) -> bool:
+    marks, next_char = match.groups()
     if "!" in marks or "?" in marks:
         return True
     if len(marks) > 1:
-        return following.isupper()
-    words = line[max(0, found.start() - _LONGEST_ABBREVIATION) : found.start()].lower().split()
+        return next_char.isupper()
+    before = line[max(0, match.start() - _LONGEST_ABBREVIATION) : match.start()]
+    words = before.lower().split()
     word = words[-1].lstrip("\"'([{*“‘") if words else ""
-    return word not in _ABBREVIATIONS and not (len(word) == 1 and word.isalpha())
+    is_initial = len(word) == 1 and word.isalpha()
+    return word not in _ABBREVIATIONS and not is_initial
 
 
 SHORT_LINE = 30
@@ -262,23 +292,28 @@ _TERMINAL = re.compile(
 
 
 def fineweb(text: str) -> Signals:
-    """Whether a text's lines look like prose, not like a list, by FineWeb's own rules.
+    """Measure whether a text's lines look like prose and not like a list, by FineWeb's own rules.
 
     New lines per word are counted as in datatrove, which made FineWeb.
     """
     lines = [line for line in text.split("\n") if line and not line.isspace()]
-    n_lines, new_lines = max(1, len(lines)), text.count("\n")
+    num_new_lines = text.count("\n")
+    num_punctuated = sum(_TERMINAL.match(line[-1]) is not None for line in lines)
+    num_short = sum(len(line) <= SHORT_LINE for line in lines)
+    _, repeated_chars = repeated(lines)
+    lines_or_one = max(1, len(lines))
     return {
-        "punctuated_lines": sum(_TERMINAL.match(line[-1]) is not None for line in lines) / n_lines,
-        "short_lines": sum(len(line) <= SHORT_LINE for line in lines) / n_lines,
-        "repeated_line_chars": repeated(lines)[1] / max(1, len(text) - new_lines),
-        "new_lines": new_lines / max(1, len(words_of(text))),
+        "punctuated_lines": num_punctuated / lines_or_one,
+        "short_lines": num_short / lines_or_one,
+        "repeated_line_chars": repeated_chars / max(1, len(text) - num_new_lines),
+        "new_lines": num_new_lines / max(1, len(words_of(text))),
     }
 
 
 def c4(text: str) -> Signals:
-    """Whether a page is natural language, by C4's rules."""
-    return c4_lines(text)[0]
+    """Measure whether a page is natural language, by C4's rules."""
+    signals, _ = c4_lines(text)
+    return signals
 
 
 FILTERS: dict[str, Callable[[str], Signals]] = {

@@ -27,32 +27,35 @@ class OwnSignal(NamedTuple):
     """`module:function`, and the numbers of a document to keep, both limits included."""
 
     name: str
-    least: float = -math.inf
-    most: float = math.inf
+    minimum: float = -math.inf
+    maximum: float = math.inf
 
 
-@functools.lru_cache(maxsize=8)  # for each document
+@functools.lru_cache(maxsize=8)  # it is called for each document
 def parse_signals(signals: tuple[str, ...]) -> tuple[OwnSignal, ...]:
-    """The signals of the option; raises UsageError."""
-    found: dict[str, OwnSignal] = {}
-    for given in signals:
-        if (match := _SIGNAL.fullmatch(given)) is None:
+    """Return the signals that the option names; raise UsageError for a wrong one."""
+    signal_by_name: dict[str, OwnSignal] = {}
+    for text in signals:
+        match = _SIGNAL.fullmatch(text)
+        if match is None:
             raise UsageError(
-                f"signals: {given!r} is none of module:function, module:function>=X, "
+                f"signals: {text!r} is not module:function, module:function>=X or "
                 f"module:function<=X"
             )
         name, side, limit = match.groups()
-        if name in found:
+        if name in signal_by_name:
             raise UsageError(f"signals: {name} is given twice")
-        found[name] = OwnSignal(
-            name, **({"least" if side == ">=" else "most": float(limit)} if side else {})
-        )
-    return tuple(found.values())
+        if side == ">=":
+            signal_by_name[name] = OwnSignal(name, minimum=float(limit))
+        elif side == "<=":
+            signal_by_name[name] = OwnSignal(name, maximum=float(limit))
+        else:
+            signal_by_name[name] = OwnSignal(name)
+    return tuple(signal_by_name.values())
 
 
-_loaded: Callable[[str, str], Callable[[str], Any]] = functools.cache(
-    load_own
-)  # a process finds a function once
+# A process finds a function once.
+_loaded: Callable[[str, str], Callable[[str], Any]] = functools.cache(load_own)
 
 
 _ORDINARY_TEXT = "\n".join(
@@ -90,20 +93,32 @@ def _is_finite_number(value: Any) -> bool:
 def measure_own(
     text: str, signals: Sequence[OwnSignal]
 ) -> tuple[dict[str, float], tuple[Reason, str] | None]:
-    """The text's signals by name; and, if it is rejected, the reason and what was found. The
-    first reason ends it."""
-    found: dict[str, float] = {}
+    """Return the text's signals by name; and if it is rejected, the reason and a detail.
+
+    The first reason ends the measuring.
+    """
+    value_by_name: dict[str, float] = {}
     for signal in signals:
         name = signal.name
         try:
-            answer = _loaded(name, "signals")(text)
-            value = math.nan if isinstance(answer, (str, bytes)) else float(answer)
+            result = _loaded(name, "signals")(text)
+            value = math.nan if isinstance(result, (str, bytes)) else float(result)
         except Exception as error:
-            return found, (Reason.SIGNAL_FAILED, f"{name}: {type(error).__name__}: {error}"[:500])
+            return value_by_name, _failed(f"{name}: {type(error).__name__}: {error}")
         if not math.isfinite(value):
-            return found, (Reason.SIGNAL_FAILED, f"{name}: {answer!r} is no finite number"[:500])
-        found[name] = value
-        if not signal.least <= value <= signal.most:
-            side, limit = ("less", signal.least) if value < signal.least else ("more", signal.most)
-            return found, (Reason.OWN_SIGNAL, f"{name} is {value:,.6g}, {side} than {limit:,g}")
-    return found, None
+            return value_by_name, _failed(f"{name}: {result!r} is no finite number")
+        value_by_name[name] = value
+        if value < signal.minimum:
+            detail = f"{name} is {value:,.6g}, less than {signal.minimum:,g}"
+            return value_by_name, (Reason.OWN_SIGNAL, detail)
+        if value > signal.maximum:
+            detail = f"{name} is {value:,.6g}, more than {signal.maximum:,g}"
+            return value_by_name, (Reason.OWN_SIGNAL, detail)
+    return value_by_name, None
+
+
+_MAX_DETAIL_CHARS = 500
+
+
+def _failed(detail: str) -> tuple[Reason, str]:
+    return Reason.SIGNAL_FAILED, detail[:_MAX_DETAIL_CHARS]

@@ -19,12 +19,15 @@ from owt_pipeline.stages.clean.options import Options
 # line of these is not given to ftfy. Quotes are such characters unless they are uncurled.
 _HARMLESS = "\t\n\x20-\x7e\xb7\u2013\u2014\u2022"
 _QUOTES = "\u2018\u2019\u201c\u201d"
+_ENTITY = "&#?[0-9A-Za-z]{1,24};"
 _MAY_CHANGE = {
-    uncurl: re.compile(f"[^{_HARMLESS}{'' if uncurl else _QUOTES}]|&#?[0-9A-Za-z]{{1,24}};").search
-    for uncurl in (False, True)
+    False: re.compile(f"[^{_HARMLESS}{_QUOTES}]|{_ENTITY}").search,
+    True: re.compile(f"[^{_HARMLESS}]|{_ENTITY}").search,
 }
+"""Finds what a repair may change in a line, by `uncurl_quotes`."""
 
-_MANY_MARKS = 1_000  # in a row; Python's normalization takes quadratic time: a second for 30,000
+# Combining marks in a row. Python's normalization takes quadratic time: a second for 30,000.
+_MANY_MARKS = 1_000
 
 _OF_OTHER_WIDTH = re.compile("[\u3000\uff01-\uffee]")
 _CJK = re.compile(
@@ -42,13 +45,15 @@ def repair(text: str, options: Options) -> tuple[str, int]:
     if options.fix_text:
         # White space first, as an invisible character may be within an address.
         text = tidy(fix_text(text, options.normalization, options.uncurl_quotes))
-    return mask(text) if options.mask_addresses else (text, 0)
+    if not options.mask_addresses:
+        return text, 0
+    return mask(text)
 
 
 def fix_text(text: str, form: str = "NFC", uncurl_quotes: bool = False) -> str:
-    """`ftfy.fix_text(text, normalization=form, uncurl_quotes=uncurl_quotes)`, faster, with two
-    differences.
+    """Return `ftfy.fix_text(text, normalization=form, uncurl_quotes=uncurl_quotes)`, but faster.
 
+    There are two differences.
     Full-width punctuation such as `，` and `！` is kept in text with Chinese, Japanese or Korean
     characters, where it belongs; ftfy makes it ASCII in any text. Thousands of combining marks in a
     row are separated by U+034F.
@@ -70,33 +75,39 @@ def fix_text(text: str, form: str = "NFC", uncurl_quotes: bool = False) -> str:
     fixed = _fix_lines(text, config)
     if _OF_OTHER_WIDTH.search(fixed) is None:
         return fixed
-    usual = fixed.translate(_TO_USUAL_WIDTH if _CJK.search(fixed) else WIDTH_MAP)
-    return (
-        fixed if usual == fixed else _fix_lines(usual, config)
-    )  # again: usual width may complete mojibake
+    widths = _TO_USUAL_WIDTH if _CJK.search(fixed) else WIDTH_MAP
+    usual = fixed.translate(widths)
+    if usual == fixed:
+        return fixed
+    # Usual width may complete mojibake.
+    return _fix_lines(usual, config)
 
 
 def _fix_lines(text: str, config: ftfy.TextFixerConfig) -> str:
-    """`ftfy.fix_text(text, config)`, which repairs each line by itself; most lines have nothing
-    to repair."""
+    """Return `ftfy.fix_text(text, config)`, which repairs each line by itself.
+
+    Most lines have nothing to repair, and are not given to ftfy.
+    """
     may_change = _MAY_CHANGE[config.uncurl_quotes]
     lines = re.findall(r".*\n|.+$", text)
     for number, line in enumerate(lines):
-        lines[number] = ftfy.fix_text(line, config) if may_change(line) else line
-        if (
-            config.unescape_html and "<" in line
-        ):  # from here on, as in ftfy: the text may be HTML on purpose
+        if may_change(line):
+            lines[number] = ftfy.fix_text(line, config)
+        if config.unescape_html and "<" in line:
+            # As in ftfy, entities stay from here on: the text may be HTML on purpose.
             config = config._replace(unescape_html=False)
     return "".join(lines)
 
 
 @functools.cache
 def _marks() -> frozenset[str]:
-    """Combining marks, and characters that consist of some."""
-    every = map(chr, range(0x300, 0x1F000))
-    return frozenset(
-        char for char in every if unicodedata.combining(unicodedata.normalize("NFD", char)[0])
-    )
+    """Return the combining marks, and characters that consist of some."""
+    marks = set()
+    for char in map(chr, range(0x300, 0x1F000)):
+        first = unicodedata.normalize("NFD", char)[0]
+        if unicodedata.combining(first):
+            marks.add(char)
+    return frozenset(marks)
 
 
 # Spaces of other widths (Unicode category Zs); tabs are kept, as they may be code or a table.
@@ -107,12 +118,15 @@ _INVISIBLE = re.compile("[\u200b\xad\u2060\ufeff]")
 
 
 def tidy(text: str) -> str:
-    """`text` with one kind of space, none at line ends, and at most one empty line in a row;
-    idempotent."""
+    """Return `text` with one kind of space, none at line ends, and no two empty lines in a row.
+
+    A text that was tidied stays as it is.
+    """
     if not text.isascii():
         text = _INVISIBLE.sub("", _SPACES.sub(" ", text))
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip(" \t\f") for line in lines)).strip()
+    stripped = "\n".join(line.rstrip(" \t\f") for line in lines)
+    return re.sub(r"\n{3,}", "\n\n", stripped).strip()
 
 
 # Letters of Latin, Greek and Cyrillic. Not those of scripts without spaces: there, an address ends
@@ -131,7 +145,7 @@ _IP = re.compile(
 
 
 def mask(text: str) -> tuple[str, int]:
-    """(`text` with e-mail addresses and public IP addresses replaced, number of replacements).
+    """Return `text` with e-mail and public IP addresses replaced, and the number replaced.
 
     The replacements are reserved for documentation: RFC 2606, RFC 5737, RFC 3849.
     """
@@ -139,14 +153,13 @@ def mask(text: str) -> tuple[str, int]:
     text = _IP.sub(lambda match: _substitute(match[0]), text)
     if "@" not in text:
         return text, count
-    text, emails = _EMAIL.subn(
-        "email@example.com", text
-    )  # last, since an address ends within what follows it
-    return text, count + emails
+    text, num_emails = _EMAIL.subn("email@example.com", text)
+    return text, count + num_emails
 
 
 def _substitute(address: str) -> str:
-    with contextlib.suppress(ValueError):  # no address after all
+    """Return what replaces an IP address; the address itself if it is not a public one."""
+    with contextlib.suppress(ValueError):  # it only looks like an address
         if ipaddress.ip_address(address).is_global:
             return "2001:db8::1" if ":" in address else "192.0.2.1"
     return address

@@ -28,12 +28,16 @@ logger = logging.getLogger("owt")
 
 
 def checked_sets(options: Options) -> EvaluationSets:
-    """The evaluation sets of the options; raises UsageError for invalid options, UserError for
-    an unreadable file."""
-    if asked := set(options.languages) - {"all", "en"}:
+    """Return the evaluation sets of the options.
+
+    Raises UsageError for invalid options, UserError for a file that cannot be read.
+    """
+    requested = set(options.languages) - {"all", "en"}
+    if requested:
         from owt_pipeline.stages.clean.documents import known_languages
 
-        if unknown := sorted(asked - set(known_languages())):
+        unknown = sorted(requested - set(known_languages()))
+        if unknown:
             raise UsageError(
                 f"languages: {unknown[0]!r} is not a known "
                 f"language{did_you_mean(unknown[0], known_languages())}"
@@ -44,16 +48,17 @@ def checked_sets(options: Options) -> EvaluationSets:
         )
     try_signals(parse_signals(options.signals))
     sets = evaluation_sets(options.decontaminate)
-    n_grams_of(sets, options)  # report an unreadable file here, not in a worker
+    # A file that cannot be read is reported here, and not in a worker.
+    n_grams_of(sets, options)
     return sets
 
 
 def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write a shard of `clean/` from the same shard of `documents/`."""
     from owt_pipeline.stages.clean.documents import clean_batch
 
-    clean = partial(
-        clean_batch, options=run.options, sets=evaluation_sets(run.options.decontaminate)
-    )
+    sets = evaluation_sets(run.options.decontaminate)
+    clean = partial(clean_batch, options=run.options, sets=sets)
     run.map_batches(shard, writer, clean, rows=64)
 
 
@@ -85,15 +90,18 @@ class Clean(Stage):
         return shaping
 
     def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """Names and digests of the evaluation sets, whose extension says how a file is read, and
-        of the user's signals.
+        """Return what identifies the evaluation sets and the user's signals.
 
-        Checks the options too, so that a mistake is found before the stages that come first.
+        The name of a set counts, since its extension decides how a file is read. Checks the options
+        too, so that a mistake is found before the stages that come first.
         """
-        names = [(uri.rpartition("/")[2], digest) for uri, digest in checked_sets(options)]
-        sets = [{"kind": "evaluation", "name": name, "sha256": digest} for name, digest in names]
-        signals = [describe_own(own.name, "signals") for own in parse_signals(options.signals)]
-        return [*sets, *({"kind": "signal"} | signal for signal in signals)]
+        described: list[dict[str, Any]] = []
+        for uri, digest in checked_sets(options):
+            name = uri.rpartition("/")[2]
+            described.append({"kind": "evaluation", "name": name, "sha256": digest})
+        for signal in parse_signals(options.signals):
+            described.append({"kind": "signal", **describe_own(signal.name, "signals")})
+        return described
 
     def set_up(self, run: StageRun) -> Summary:
         """Report how many texts of each evaluation set are too short to be found."""
@@ -111,6 +119,7 @@ class Clean(Stage):
         return Summary()
 
     def preload(self, options: Options) -> Sequence[str]:
+        """Return what loads the language model and GPT-2's vocabulary."""
         return (
             "owt_pipeline.stages.clean.documents:known_languages",
             "owt_pipeline.formats.encoding:tiktoken_encoding",

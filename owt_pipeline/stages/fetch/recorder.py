@@ -157,7 +157,7 @@ class CircuitBreaker:
         self._is_silent = is_silent
         self._subject = subject
         self._is_network_up = is_network_up
-        self._waiting: deque[_HeldFailure] = deque()
+        self._held_failures: deque[_HeldFailure] = deque()
         self._num_held_by_name: Counter[str] = Counter()
         self._judging = asyncio.Lock()
 
@@ -174,7 +174,7 @@ class CircuitBreaker:
             await self._recorder.take(url_id, result)
             return
         name = name or str(url_id)
-        self._waiting.append(_HeldFailure(time.monotonic(), name, url_id, result))
+        self._held_failures.append(_HeldFailure(time.monotonic(), name, url_id, result))
         self._num_held_by_name[name] += 1
         if len(self._num_held_by_name) < self._max_failures:
             return
@@ -189,19 +189,21 @@ class CircuitBreaker:
     async def settle(self, started: float = math.inf) -> None:
         """Record the failures before `started`, when a request that succeeded began; at the end,
         all of them."""
-        while self._waiting and self._waiting[0].at < started:
-            waiting = self._waiting.popleft()
-            self._num_held_by_name[waiting.name] -= 1
-            if not self._num_held_by_name[waiting.name]:
-                del self._num_held_by_name[waiting.name]
-            await self._recorder.take(waiting.url_id, waiting.failure)
+        while self._held_failures and self._held_failures[0].at < started:
+            held_failure = self._held_failures.popleft()
+            self._num_held_by_name[held_failure.name] -= 1
+            if not self._num_held_by_name[held_failure.name]:
+                del self._num_held_by_name[held_failure.name]
+            await self._recorder.take(held_failure.url_id, held_failure.failure)
 
     def _problem(self) -> str:
-        num_by_reason = Counter(str(waiting.failure.reason) for waiting in self._waiting)
+        num_by_reason = Counter(
+            str(held_failure.failure.reason) for held_failure in self._held_failures
+        )
         reasons = ", ".join(f"{reason} {num:,}" for reason, num in num_by_reason.most_common())
         return (
             f"{len(self._num_held_by_name):,} {self._subject} ({reasons}); the last one: "
-            f"{self._waiting[-1].failure.detail}. Their URLs have "
+            f"{self._held_failures[-1].failure.detail}. Their URLs have "
             "no outcome yet: run the same command again later, and it continues where it stopped"
         )
 

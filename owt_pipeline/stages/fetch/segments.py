@@ -157,7 +157,7 @@ class SegmentReader:
         self.workdir = workdir
         self.folder = f"{FOLDER}/{shard_name(shard)}"
         self._prefix = prefix
-        self._sorted_ids = np.sort(wanted_ids)
+        self._wanted_ids = np.sort(wanted_ids)
         self._shard = shard
         self._round = root.rounds.get(str(shard), 0)
         self._folders = [
@@ -228,7 +228,7 @@ class SegmentReader:
 
     def _summaries(self, file: _File) -> pa.Table:
         """Return rows of _SUMMARIES of the wanted URLs in a segment."""
-        rows = self._rows_in(file, self._sorted_ids)
+        rows = self._rows_in(file, self._wanted_ids)
         columns = [
             rows["url_id"],
             rows["reason"].is_null(),

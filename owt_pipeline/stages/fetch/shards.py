@@ -107,7 +107,7 @@ def send_missing(
     """
     source = run.options.gathered[number]
     fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, CAPTURES)))
-    fetcher.ask(run.options.order[: run.options.order.index(source)])
+    fetcher.query(run.options.order[: run.options.order.index(source)])
     known_ids = np.union1d(fetcher.ids_with_page, fetcher.reader(source).ids)
     batches = run.inputs["urls"].batches(shard, columns=URL_COLUMNS, rows=_BATCH_ROWS)
     missing = (
@@ -122,7 +122,7 @@ def send_missing(
         writer.send(0, replace_columns(batch, MISSING, shard=shards))
 
 
-def ask_gathered(
+def query_gathered(
     run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, number: int
 ) -> None:
     """Query a gathered source for all shards.
@@ -135,14 +135,14 @@ def ask_gathered(
         return
     missing = gather(run.work, slices, MISSING)
 
-    async def ask(client: WaybackClient) -> None:
+    async def query(client: WaybackClient) -> None:
         for shard in missing["shard"].unique().sort().to_pylist():
             is_of_shard = pc.equal(missing["shard"], shard)
             ids = missing.filter(is_of_shard)["url_id"].to_numpy()
-            await ShardFetcher(run, shard).ask_online("wayback", client, ids)
+            await ShardFetcher(run, shard).query_online("wayback", client, ids)
 
     # One client for all shards keeps the delay between requests.
-    with_client(partial(WaybackClient, run.options), ask)
+    with_client(partial(WaybackClient, run.options), query)
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -151,7 +151,7 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
     `slices` are the captures that Common Crawl has, if it is the last gathered source.
     """
     fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, CAPTURES)))
-    fetcher.ask(run.options.order)
+    fetcher.query(run.options.order)
     # The URLs' memory.
     pa.default_memory_pool().release_unused()
     if str(shard) in run.root.rounds:
@@ -247,7 +247,7 @@ class ShardFetcher:
             )
         return self._readers[source]
 
-    def ask(self, sources: Sequence[str]) -> None:
+    def query(self, sources: Sequence[str]) -> None:
         """Query sources, in order.
 
         The Wayback Machine is left out, since one part makes all requests to it.
@@ -261,13 +261,13 @@ class ShardFetcher:
             reader = self.reader(source)
             _advance(is_last, len(reader.ids), len(reader.pages))
             if source == "archive":
-                asyncio.run(self._ask_archives(is_last))
+                asyncio.run(self._query_archives(is_last))
             elif source in clients and len(self._missing(reader, self.ids)):
                 num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
                 options = split_limits(self._run.options, num_together)
                 with_client(
                     partial(clients[source], options),
-                    partial(self.ask_online, source, ids=self.ids, is_last=is_last),
+                    partial(self.query_online, source, ids=self.ids, is_last=is_last),
                 )
             self.ids_with_page = np.union1d(self.ids_with_page, reader.pages)
 
@@ -275,7 +275,7 @@ class ShardFetcher:
         """Return the ids without a result of this source or a page of an earlier one."""
         return ids[~isin_sorted(ids, np.union1d(reader.ids, self.ids_with_page))]
 
-    async def ask_online(
+    async def query_online(
         self, source: str, client: Client, ids: np.ndarray, is_last: bool = True
     ) -> None:
         """Query a source on the network for the missing ones of the URLs `ids`.
@@ -294,12 +294,12 @@ class ShardFetcher:
                 not_tried = missing[~isin_sorted(missing, reader.postponed)]
                 # At the end of the shard, temporary failures are requested once more.
                 is_retry = not len(not_tried)
-                chosen_ids = missing if is_retry else not_tried
-                if len(chosen_ids):
+                ids_to_request = missing if is_retry else not_tried
+                if len(ids_to_request):
                     writer = reader.writer(_warcinfo(self._run, source), is_last=is_retry)
                     earlier_results = reader if is_resumed else None
-                    await self._ask_client(
-                        client, chosen_ids, writer, lease, earlier_results, is_last
+                    await self._request(
+                        client, ids_to_request, writer, lease, earlier_results, is_last
                     )
             except Superseded:
                 await lease.wait_for_other()
@@ -307,7 +307,7 @@ class ShardFetcher:
                 lease.end()
             reader.load()
 
-    async def _ask_client(
+    async def _request(
         self,
         client: Client,
         ids: np.ndarray,
@@ -321,7 +321,7 @@ class ShardFetcher:
             urls = self.read_urls(ids, client.columns)
             await until_stopped(recorder, client.fetch_all(urls, recorder, earlier_results))
 
-    async def _ask_archives(self, is_last: bool) -> None:
+    async def _query_archives(self, is_last: bool) -> None:
         """Look for the URLs in the archive files.
 
         The same files give the same segments, also after a kill.
@@ -357,12 +357,12 @@ class ShardFetcher:
         batches = self._run.inputs["urls"].batches(
             self._shard, columns=list(columns), rows=_BATCH_ROWS
         )
-        chosen_urls = (
+        batches_of_ids = (
             batch.filter(pa.array(isin_sorted(batch["url_id"].to_numpy(), sorted_ids)))
             for batch in batches
         )
         schema = pa.schema([URLS.field(name) for name in columns])
-        return pa.Table.from_batches(chosen_urls, schema).combine_chunks()
+        return pa.Table.from_batches(batches_of_ids, schema).combine_chunks()
 
 
 def _advance(

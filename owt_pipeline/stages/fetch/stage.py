@@ -70,12 +70,12 @@ def _send_missing(
     send_missing(run, shard, slices, writer, number)
 
 
-def _ask_gathered(
+def _query_gathered(
     run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
 ) -> None:
-    from owt_pipeline.stages.fetch.shards import ask_gathered
+    from owt_pipeline.stages.fetch.shards import query_gathered
 
-    ask_gathered(run, key, slices, writer, number)
+    query_gathered(run, key, slices, writer, number)
 
 
 def _fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -110,8 +110,8 @@ def _unfinished_shards(run: StageRun, *, number: int) -> list[int]:
 
 
 def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
-    """Return the steps that ask the gathered source of this number, if there is one."""
-    ask = Step(
+    """Return the steps that query the gathered source of this number, if there is one."""
+    query = Step(
         partial(_send_missing, number=number),
         f"ask_{number + 1}",
         keys=partial(_unfinished_shards, number=number),
@@ -119,12 +119,12 @@ def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
         max_concurrent=_num_together,
     )
     gather = Step(
-        partial(_ask_gathered, number=number),
+        partial(_query_gathered, number=number),
         f"gather_{number + 1}",
         keys=sent_keys,
         max_concurrent=READ_AT_ONCE,
     )
-    return ask, gather
+    return query, gather
 
 
 def _check_sources(options: Options) -> None:

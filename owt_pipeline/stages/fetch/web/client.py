@@ -221,8 +221,10 @@ class Client:
         """
         host = url.raw_host or ""
         port = url.port or 0
-        has_rule = self._addresses.rule(host) is not None
-        proxy = None if has_rule else self._proxy(url.scheme, f"{host}:{port}")
+        # A rule of --resolve permits its address and every port.
+        if self._addresses.rule(host) is not None:
+            return None
+        proxy = self._proxy(url.scheme, f"{host}:{port}")
         try:
             self._addresses.check_port(host, port)
             # The proxy resolves other names, in a network of its operator's.
