@@ -164,7 +164,7 @@ _WIKI_PAGE = re.compile(r".*/(?:wiki|index\.php)/[^/]+").fullmatch
 
 @lru_cache(1 << 14)
 def _paths_of_files(host: str) -> re.Pattern[str] | None:
-    """Return the paths under which a host serves files; None if it may serve them under all paths."""
+    """Return the paths under which a host serves files; None if these may be all paths."""
     paths_by_entry = _file_hosts()
     labels = host.split(".")
     entries = [f"={host}", *(".".join(labels[start:]) for start in range(len(labels)))]
