@@ -349,7 +349,7 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     other.write_bytes(record)
     output = ask_owt("run", tmp_path / "run", config, "--workers", 1, "--pages_from", other, code=1)
     assert "next:" not in output
-    assert "no document came out: fetch let none of" in output.strip().splitlines()[-1]
+    assert "no document came out: fetch rejected all " in output.strip().splitlines()[-1]
     assert "no document came out" in ask_owt(
         "run", tmp_path / "run", config, "--until", "fetch", "--pages_from", other, code=1
     )
