@@ -50,7 +50,7 @@ class Resolved:
       copies: number of duplicates that are not in the corpus, and are forgotten with them.
       unknown: entries that name no document.
       stay: ids of documents with the same text that are not removed.
-      without_text: documents of which no text is left.
+      without_text: documents whose text is in no folder any more.
     """
 
     takedowns: Takedowns
