@@ -127,6 +127,7 @@ class ArchiveClient:
         Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that
         failed before and are retried at the end, since the archive may still work.
         """
+        # The earlier lease may have sent a request a moment ago.
         if earlier_results is not None:
             await asyncio.sleep(self._delay)
         self._num_retries = 0 if recorder.is_last else RETRIES

@@ -158,7 +158,9 @@ async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
             response = await get(url)
         except RequestError as error:
             is_of_host = error.is_of_origin and url.raw_host == origin.raw_host
-            reason = error.reason if is_of_host else Reason.ROBOTS_UNREACHABLE
+            reason = Reason.ROBOTS_UNREACHABLE
+            if is_of_host:
+                reason = error.reason
             return Robots(ban=RequestError(reason, f"robots.txt: {error.detail}"), read_at=read_at)
         if 300 <= response.status < 400 and response.header("location"):
             with contextlib.suppress(ValueError):
