@@ -310,10 +310,11 @@ class Fetcher:
             # All URLs of a host wait for its robots.txt; a page is requested again at the end.
             return error.is_transient or (error.is_cut_off and not is_page)
 
-        waits = (
+        # A host that was busy before this request gets a longer wait from the first retry on.
+        waits = [
             min(_FIRST_BACKOFF * 2 ** max(n, gate.num_busy), MAX_RETRY_WAIT)
             for n in range(self._num_retries)
-        )
+        ]
         return await with_retries(get_and_note, gate, waits, is_busy, may_pass)
 
 
