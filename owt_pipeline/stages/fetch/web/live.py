@@ -113,7 +113,7 @@ class Fetcher:
         a host's URLs are fetched in the order of the rows. With all hosts open, a large crawl would
         return to each so late that its robots.txt, address and connection would no longer be kept.
         """
-        if recorder.is_last:
+        if recorder.is_last_try:
             self._allow_last_requests()
         breaker = CircuitBreaker(
             recorder,
