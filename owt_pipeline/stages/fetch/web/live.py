@@ -290,19 +290,22 @@ class Fetcher:
                 gate.num_busy += 1
             else:
                 gate.num_busy = 0
+            if status not in busy_statuses:
+                return False
+            rest = 0.0
             if is_page and gate.num_busy >= _MAX_BUSY:
-                seconds_closed = min(_FIRST_REST * 2 ** (gate.num_busy - _MAX_BUSY), _MAX_REST)
+                rest = min(_FIRST_REST * 2 ** (gate.num_busy - _MAX_BUSY), _MAX_REST)
+            # A host that is closed anyway is still left alone for as long as it asks.
+            asked_wait = retry_after(response) or 0.0
+            if asked_wait > (rest or MAX_RETRY_WAIT):
+                detail = f"not asked: the host answered {status} and asked for {asked_wait:,.0f} s"
+                gate.close(asked_wait, RequestError(http_reason(status), detail), asked_to=True)
+                return False
+            if rest:
                 detail = (
                     f"not asked: the host answered {gate.num_busy} times in a row with {status}"
                 )
-                gate.close(seconds_closed, RequestError(http_reason(status), detail))
-                return False
-            if status not in busy_statuses:
-                return False
-            seconds = retry_after(response) or 0.0
-            if seconds > MAX_RETRY_WAIT:
-                detail = f"not asked: the host answered {status} and asked for {seconds:,.0f} s"
-                gate.close(seconds, RequestError(http_reason(status), detail), asked_to=True)
+                gate.close(rest, RequestError(http_reason(status), detail))
                 return False
             return True
 
