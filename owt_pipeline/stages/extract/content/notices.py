@@ -23,7 +23,7 @@ _NO_NOTICE_FORMS = frozenset((HEADING, ROW, PREFORMATTED))
 
 # Cookies. Parts of words in lower case; most languages have the English word.
 _COOKIE_STEMS = tuple("cookie|eväste|sütik|informasjonskaps|vafrakök|куки|クッキー".split("|"))
-# What a site says of cookies and a recipe does not.
+# Words in a site's notice on cookies that a recipe does not have.
 _SITE_STEMS = tuple(
     "website|web site|our site|this site|the site|browser|browsing|consent|accept|agree|privacy"
     "|third part|technologies|traffic|webseite|seite|einverst|zustimm|akzept|datenschutz|navigateur"
@@ -56,14 +56,14 @@ def leave_cookie_banner(blocks: Sequence[Block], keep: np.ndarray) -> None:
 
     A page that mentions cookies anywhere else is about them, and nothing is left out.
     """
-    kept: list[int] = np.flatnonzero(keep).tolist()
-    lower_texts = {index: blocks[index].text.lower() for index in kept}
-    mentions = [i for i in kept if any(stem in lower_texts[i] for stem in _COOKIE_STEMS)]
+    kept_indexes: list[int] = np.flatnonzero(keep).tolist()
+    lower_texts = {index: blocks[index].text.lower() for index in kept_indexes}
+    mentions = [i for i in kept_indexes if any(stem in lower_texts[i] for stem in _COOKIE_STEMS)]
     if not 0 < len(mentions) <= _MAX_BANNER_BLOCKS:
         return
     if not any(_is_request(blocks[index]) for index in mentions):
         return
-    others = [index for index in kept if index not in mentions and is_prose(blocks[index])]
+    others = [index for index in kept_indexes if index not in mentions and is_prose(blocks[index])]
     if sum(num_words(blocks[i]) for i in others) <= sum(num_words(blocks[i]) for i in mentions):
         return
     if others[0] < mentions[-1] and mentions[0] < others[-1]:
@@ -71,16 +71,16 @@ def leave_cookie_banner(blocks: Sequence[Block], keep: np.ndarray) -> None:
     keys = {key_of(blocks[index].container) for index in others}
     if any(key_of(blocks[index].container) in keys for index in mentions):
         return
-    titles = [index for index in kept if blocks[index].container.tag == "h1"]
+    titles = [index for index in kept_indexes if blocks[index].container.tag == "h1"]
     outside = [blocks[index].container for index in (*others, *titles)]
     banner = _banner_around(blocks[mentions[0]].container, outside)
-    for index in kept:
+    for index in kept_indexes:
         if index in mentions or holds(banner, blocks[index].container):
             keep[index] = False
 
 
 def _is_request(block: Block) -> bool:
-    """Return whether a block that mentions cookies speaks of those of a site."""
+    """Return whether a block that mentions cookies is about the cookies of a site."""
     if block.form in _NO_NOTICE_FORMS:
         return False
     if not _MIN_BANNER_CHARS <= block.chars <= _MAX_BANNER_CHARS:
@@ -104,10 +104,10 @@ def _banner_around(container: Container, outside: Sequence[Container]) -> Contai
 
 def leave_copyright(blocks: Sequence[Block], keep: np.ndarray) -> None:
     """Clear `keep` of copyright lines at the end of a page that has prose before them."""
-    kept: list[int] = np.flatnonzero(keep).tolist()
-    if not any(is_prose(blocks[index]) for index in kept[:-1]):
+    kept_indexes: list[int] = np.flatnonzero(keep).tolist()
+    if not any(is_prose(blocks[index]) for index in kept_indexes[:-1]):
         return
-    for index in kept[: -_MAX_COPYRIGHT_LINES - 1 : -1]:
+    for index in kept_indexes[: -_MAX_COPYRIGHT_LINES - 1 : -1]:
         block = blocks[index]
         if block.form in _NO_NOTICE_FORMS or block.chars > _MAX_COPYRIGHT_CHARS:
             return
