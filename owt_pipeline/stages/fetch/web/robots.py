@@ -36,7 +36,7 @@ _PRODUCT = re.compile(r"[^\s/(;,]*").match
 _NOBODY = "/"
 
 MAX_CRAWL_DELAY = 60.0
-"""The longest Crawl-delay that is obeyed, in seconds."""
+"""A longer Crawl-delay is cut to this many seconds."""
 
 Origin: TypeAlias = tuple[str, str | None, int | None]
 """Scheme, host and port, as a key that costs less than a URL."""
