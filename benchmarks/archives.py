@@ -38,7 +38,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.pipeline import STAGES
-from owt_pipeline.stages.fetch.archives.commoncrawl import KEY, NEEDED
+from owt_pipeline.stages.fetch.archives.commoncrawl import CAPTURE_COLUMNS, KEY
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
@@ -262,7 +262,7 @@ def needed_share(file: Path) -> float:
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(column)
-            sizes[chunk.path_in_schema in (KEY, *NEEDED, "content_truncated")] += (
+            sizes[chunk.path_in_schema in (KEY, *CAPTURE_COLUMNS, "content_truncated")] += (
                 chunk.total_compressed_size
             )
     return sizes[True] / sizes.total()

@@ -254,7 +254,7 @@ def loop_micros(urls: Sequence[str]) -> tuple[float, float]:
     async def ours() -> int:
         client, recorder = Fetcher(options), DroppingRecorder()
         try:
-            await client.ask(rows, recorder, None)  # type: ignore[arg-type]
+            await client.fetch_all(rows, recorder, None)  # type: ignore[arg-type]
         finally:
             await client.close()
         return recorder.pages

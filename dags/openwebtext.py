@@ -4,29 +4,29 @@
 `publish`, `train`
 
 Each stage runs as `PYTHON -m owt_pipeline run RUN --until STAGE` with the flags of the parameters
-below. All other options are in the TOML file `settings`, by default that of the run, which every
-worker has to be able to read; parameters override it.
+below. All other options are in the TOML file `settings`, which every worker has to be able to read.
+By default it is the run's own file. Parameters override it.
 
-**The interpreter** has to be that of an environment with `owt-pipeline`, not Airflow's own, because
-their pinned packages conflict. The Airflow variable `owt_python` names it (`airflow variables set
-owt_python /opt/owt/.venv/bin/python`, or `AIRFLOW_VAR_OWT_PYTHON` in the environment). A run's
-parameters cannot choose it.
+**The interpreter** belongs to an environment with `owt-pipeline` and its extra `pipeline`. It is
+never Airflow's own, because their pinned packages conflict. The Airflow variable `owt_python` names
+it (`airflow variables set owt_python /opt/owt/.venv/bin/python`, or `AIRFLOW_VAR_OWT_PYTHON` in the
+environment). A run's parameters cannot choose it.
 
 **Triggering again is cheap.** Finished stages are skipped, and an interrupted stage continues at
 the shard where it stopped. So trigger a failed run again with the same folder; retries lose
-nothing. After a changed parameter, its stage and the later ones run again.
+nothing. A changed parameter reruns its stage and the later stages.
 
-**One DAG run per folder.** Those of different folders run at the same time. A second one of the
+**One DAG run per folder.** Runs of different folders work at the same time. A second run of the
 same folder is refused, and Airflow retries its task.
 
 **Assets.** `export`, `tokenize` and `report` update the assets `owt_corpus`, `owt_tokens` and
-`owt_report`, with the run's folder as extra (`run`); schedule other DAGs on them.
+`owt_report`, with the run's folder as extra (`run`). Schedule other DAGs on them.
 
 **Runners.** `FnApiRunner` runs on the worker itself, with `workers` processes. For any other
 runner, `run` is a bucket that all its machines can reach, and `beam_flags` has Beam's flags, such
 as `{"project": "p", "region": "europe-west1", "temp_location": "gs://b/tmp"}`. On Dataflow, the
-task submits the job and is deferred; each minute it takes a worker for a few seconds to ask whether
-the job has ended.
+task submits the job and is deferred. Each minute it takes a worker for a few seconds to look
+whether the job has ended.
 
 **After the report,** `verify` checks every count and checksum. `publish` sends the corpus to the
 Hugging Face Hub if the parameter names a dataset, and `train` trains a GPT-2 if `model` names a
@@ -63,16 +63,19 @@ ASSETS = {
 RUNNING = 4
 """Exit code of a stage whose job on Dataflow is running."""
 
+# The first is the default.
 RUNNERS = ("FnApiRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner")
 
 
 def params() -> dict[str, Param]:
-    """The parameters of a run; for an empty one, the flag is left out."""
+    """Return the parameters of a run; the flag of an empty one is left out."""
 
     def files(description: str) -> Param:
+        """Return a parameter for a list of paths."""
         return Param([], type="array", items={"type": "string"}, description=description)
 
     def number(minimum: int, description: str) -> Param:
+        """Return a parameter for a whole number, which may be empty."""
         return Param(None, type=["null", "integer"], minimum=minimum, description=description)
 
     return {
@@ -118,85 +121,98 @@ def params() -> dict[str, Param]:
     }
 
 
-def flags(given: dict[str, Any]) -> list[str]:
-    """Command-line flags: one per item of a list, and none for None, False and empty lists."""
-    found: list[str] = []
-    for name, value in given.items():
-        for item in value if isinstance(value, list) else [value]:
+def flags(values: dict[str, Any]) -> list[str]:
+    """Return command-line flags: one per item of a list, and none for None and False."""
+    words: list[str] = []
+    for name, value in values.items():
+        items = value if isinstance(value, list) else [value]
+        for item in items:
             if item is True:
-                found.append(f"--{name}")
+                words.append(f"--{name}")
             elif item is not None and item is not False:
-                found.append(f"--{name}={item}")
-    return found
+                words.append(f"--{name}={item}")
+    return words
 
 
 class RunProgram(BaseOperator):
-    """Runs `PYTHON -m ARGUMENTS`; if it leaves a job running on Dataflow, runs it again until
-    the job has ended.
+    """Runs `PYTHON -m ARGUMENTS`, again and again while it leaves a job running on Dataflow.
 
     Args:
-      arguments: function from the parameters to the arguments; None to skip the task.
+      arguments: function from the parameters to the arguments; it returns None to skip the task.
+      **options: those of every operator.
     """
 
-    look_every = timedelta(minutes=1)
+    poll_interval = timedelta(minutes=1)
 
     def __init__(
-        self, *, arguments: Callable[[dict[str, Any]], list[str] | None], **given: Any
+        self, *, arguments: Callable[[dict[str, Any]], list[str] | None], **options: Any
     ) -> None:
-        super().__init__(**given)
+        super().__init__(**options)
         self.arguments = arguments
         self.hook = SubprocessHook()
 
     def execute(self, context: Any, event: Any = None) -> None:
+        """Run the program; raise if it fails, and update the task's assets if it succeeds."""
         params = context["params"]
         arguments = self.arguments(params)
         if arguments is None:
             raise AirflowSkipException("the run's parameters do not ask for it")
-        done = self.hook.run_command(
-            [Variable.get("owt_python", default="python3"), "-m", *arguments]
-        )
-        if done.exit_code == RUNNING:
-            self.defer(trigger=TimeDeltaTrigger(self.look_every), method_name="execute")
-        if done.exit_code:
+        python = Variable.get("owt_python", default="python3")
+        result = self.hook.run_command([python, "-m", *arguments])
+        if result.exit_code == RUNNING:
+            # A deferred task takes no worker. The same command then reports how the job ended.
+            self.defer(trigger=TimeDeltaTrigger(self.poll_interval), method_name="execute")
+        if result.exit_code:
+            command = " ".join(arguments[:2])
             raise AirflowException(
-                f"{' '.join(arguments[:2])} ended with exit code {done.exit_code}: {done.output}"
+                f"{command} ended with exit code {result.exit_code}: {result.output}"
             )
         for asset in self.outlets:
             context["outlet_events"][asset].extra = {"run": params["run"]}
 
     def on_kill(self) -> None:
+        """Stop the program when Airflow stops the task."""
         self.hook.send_sigterm()
 
 
 def run_stage(stage: str, params: dict[str, Any]) -> list[str]:
-    """On Dataflow the program ends once the job is submitted, and reports the job's outcome when
-    it is run again."""
+    """Return the arguments that run the stages up to `stage`."""
     runner = params["runner"]
-    detached = {"no_wait_until_finish": True} if runner == "DataflowRunner" else {}
-    given = {name: params[name] for name in FLAGS}
-    words = [params["run"], *filter(None, [params["settings"]]), "--until", stage]
-    return [
-        "owt_pipeline",
-        "run",
-        *words,
-        *flags({"runner": runner, **params["beam_flags"], **detached, **given}),
-    ]
+    beam_flags = {"runner": runner, **params["beam_flags"]}
+    if runner == "DataflowRunner":
+        # The program ends once the job is submitted.
+        beam_flags["no_wait_until_finish"] = True
+    stage_flags = {name: params[name] for name in FLAGS}
+    command = ["owt_pipeline", "run", params["run"]]
+    if params["settings"]:
+        command.append(params["settings"])
+    return [*command, "--until", stage, *flags({**beam_flags, **stage_flags})]
 
 
 def verify(params: dict[str, Any]) -> list[str] | None:
-    return ["owt_pipeline", "verify", params["run"]] if params["verify"] else None
+    """Return the arguments that check the run; None if the parameters leave it out."""
+    if not params["verify"]:
+        return None
+    return ["owt_pipeline", "verify", params["run"]]
 
 
 def publish(params: dict[str, Any]) -> list[str] | None:
-    withheld = ["--urls_only"] if params["urls_only"] else []
-    command = ["owt_pipeline", "publish", params["run"], params["publish"], "--yes", *withheld]
-    return command if params["publish"] else None
+    """Return the arguments that publish the corpus; None without a name for the dataset."""
+    if not params["publish"]:
+        return None
+    command = ["owt_pipeline", "publish", params["run"], params["publish"], "--yes"]
+    if params["urls_only"]:
+        command.append("--urls_only")
+    return command
 
 
 def train(params: dict[str, Any]) -> list[str] | None:
+    """Return the arguments that train a model on the tokens; None without a folder for it."""
+    if not params["model"]:
+        return None
     tokens = f"{params['run'].rstrip('/')}/tokens"
-    given = flags({"data": tokens, "out": params["model"], **params["train_flags"]})
-    return ["trainer.train", *given] if params["model"] else None
+    train_flags = {"data": tokens, "out": params["model"], **params["train_flags"]}
+    return ["trainer.train", *flags(train_flags)]
 
 
 with DAG(
@@ -213,16 +229,14 @@ with DAG(
     },
     tags=["openwebtext", "beam"],
 ) as dag:
-    stages = [
-        RunProgram(
-            task_id=stage,
-            arguments=partial(run_stage, stage),
-            outlets=[ASSETS[stage]] if stage in ASSETS else [],
-        )
-        for stage in STAGES
-    ]
-    after = [
+    stages = []
+    for stage in STAGES:
+        outlets = [ASSETS[stage]] if stage in ASSETS else []
+        program = partial(run_stage, stage)
+        stages.append(RunProgram(task_id=stage, arguments=program, outlets=outlets))
+    # With this rule, a task that is skipped does not skip the tasks after it.
+    verified, published, trained = (
         RunProgram(task_id=program.__name__, arguments=program, trigger_rule="none_failed")
         for program in (verify, publish, train)
-    ]
-    chain(*stages, after[0], after[1:])
+    )
+    chain(*stages, verified, [published, trained])

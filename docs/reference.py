@@ -1,5 +1,5 @@
-"""Writes the pages that are made from the code: `python docs/reference.py` fills docs/options/
-and docs/api.md."""
+"""Writes the pages that come from the code: `python docs/reference.py` fills docs/options/ and
+docs/api.md."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ TRAINER = {
     "tools.export": ExportOptions,
 }
 
+# The names to import in a notebook, by subject.
 API = {
     "Run a pipeline": [
         "owt_pipeline.pipeline:Run",
@@ -62,65 +63,73 @@ API = {
         "trainer.config:TrainConfig",
     ],
 }
-"""What one imports in a notebook, by subject."""
 
 
 def options_of_stage(stage: Stage) -> str:
-    """The page of a stage's options."""
-    return f"# {stage.name}\n\n{stage.help}\n\n```\n{stage.example}\n```\n\n{_table(stage.options)}"
+    """Return the page of a stage's options."""
+    table = _table(stage.options)
+    return f"# {stage.name}\n\n{stage.help}\n\n```\n{stage.example}\n```\n\n{table}"
 
 
-def options_of_trainer(name: str, options: type) -> str:
-    """The page of the options of `python -m trainer.NAME`."""
-    table = " In CONFIG.toml, the table `[train]`." if name == "train" else ""
-    intro = f"`python -m trainer.{name} --help`.{table} [Training](../training.md) explains them."
-    return f"# trainer.{name}\n\n{intro}\n\n{_table(options)}"
+def options_of_trainer(program: str, options: type) -> str:
+    """Return the page of the options of `python -m trainer.NAME`."""
+    introduction = f"`python -m trainer.{program} --help` prints these options."
+    if program == "train":
+        introduction += " In CONFIG.toml, they are in the table `[train]`."
+    introduction += " [Training](../training.md) explains them."
+    return f"# trainer.{program}\n\n{introduction}\n\n{_table(options)}"
 
 
 def api() -> str:
-    """docs/api.md: signatures and docstrings of the names of `API`."""
+    """Return docs/api.md: signatures and docstrings of the names of `API`."""
     parts = [
-        "# In a notebook\n\nThe functions and classes meant to be imported. They need no Beam, "
-        "except `build`; those "
-        "of `trainer` need torch. Other names may change without notice.\n"
+        "# In a notebook\n\nYou may import these functions and classes. Only `build` needs Beam. "
+        "The names of `trainer` need torch. Other names may change without notice.\n"
     ]
     for subject, names in API.items():
         parts.append(f"## {subject}\n")
-        parts += [_entry(*name.split(":")) for name in names]
+        for name in names:
+            module, _, attribute = name.partition(":")
+            parts.append(_entry(module, attribute))
     return "\n".join(parts)
 
 
 def _entry(module: str, name: str) -> str:
-    found: Any = getattr(importlib.import_module(module), name)
-    text = inspect.getdoc(found) or ""
-    shown = f"from {module} import {name}"
-    if not callable(found):
-        return f"### `{name}`\n\n```python\n{shown}\n```\n"
-    if not (inspect.isclass(found) and hasattr(found, "__members__")):
-        shown += f"\n\n{name}{_signature(found)}"
-    methods = ""
-    if inspect.isclass(found):
-        for method, function in inspect.getmembers(found, inspect.isfunction):
-            if (
-                not method.startswith("_")
-                and function.__module__ == module
-                and (said := inspect.getdoc(function))
-            ):
-                signature = _signature(function).replace("(self, ", "(").replace("(self)", "()")
-                methods += (
-                    f"- `.{method}{signature}`: "
-                    f"{' '.join(said.partition(chr(10) * 2)[0].split())}\n"
-                )
-    return f"### `{name}`\n\n```python\n{shown}\n```\n\n```text\n{text}\n```\n\n{methods}"
+    """Return the section of a name: its import, its signature, its docstring and its methods."""
+    value: Any = getattr(importlib.import_module(module), name)
+    code = f"from {module} import {name}"
+    if not callable(value):
+        return f"### `{name}`\n\n```python\n{code}\n```\n"
+    # The signature of an enum is not how its members are made.
+    is_enum = hasattr(value, "__members__")
+    if not is_enum:
+        code += f"\n\n{name}{_signature(value)}"
+    docstring = inspect.getdoc(value) or ""
+    methods = _methods(value, module) if inspect.isclass(value) else ""
+    return f"### `{name}`\n\n```python\n{code}\n```\n\n```text\n{docstring}\n```\n\n{methods}"
+
+
+def _methods(cls: type, module: str) -> str:
+    """Return an item for each public method that has a docstring and is defined in the module."""
+    items = []
+    for name, function in inspect.getmembers(cls, inspect.isfunction):
+        docstring = inspect.getdoc(function)
+        if name.startswith("_") or function.__module__ != module or not docstring:
+            continue
+        signature = _signature(function).replace("(self, ", "(").replace("(self)", "()")
+        summary = " ".join(docstring.partition("\n\n")[0].split())
+        items.append(f"- `.{name}{signature}`: {summary}\n")
+    return "".join(items)
 
 
 def _signature(function: Any) -> str:
-    """The signature, its annotations without quotes."""
+    """Return the signature with its annotations without quotes."""
     return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
 
 
 def _table(options: type) -> str:
-    lines = ["| option | is | default | |", "|---|---|---|---|"]
+    """Return a table of the fields of a dataclass of options."""
+    lines = ["| option | type | default | |", "|---|---|---|---|"]
     for name, kind, default, text in describe(options):
         shown = default if default == "required" else f"`{default}`"
         lines.append(f"| `{name}` | {_cell(kind)} | {_cell(shown)} | {_cell(text)} |")
@@ -128,14 +137,15 @@ def _table(options: type) -> str:
 
 
 def _cell(text: str) -> str:
+    """Return a text with the characters escaped that end a cell or begin a tag."""
     return text.replace("|", "\\|").replace("<", "\\<")
 
 
 INDEX = """\
 # Options
 
-Each option is a flag (`--min_tokens 128`; a list takes several values) and a key of the settings
-file, in the table of its stage. A flag sets the option in each stage that has it. `owt run RUN
+Each option is a flag (`--min_tokens 128`; a list takes several values), and a key of the settings
+file in the table of its stage. A flag sets the option in each stage that has it. `owt run RUN
 --until STAGE` ends with a stage.
 
 | stage | |
@@ -149,7 +159,7 @@ def _page(program: str) -> str:
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write docs/options/ and docs/api.md."""
     folder = DOCS / "options"
     folder.mkdir(exist_ok=True)
     pages = {stage.name: options_of_stage(stage) for stage in PAGES}

@@ -20,10 +20,11 @@ def digits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def main(steps: int = 1500) -> int:
-    """Train, and return how many of 200 sums that were held out are right."""
+    """Train on all other sums; return how many of 200 held-out ones are right."""
     torch.manual_seed(1)
     pairs = torch.randperm(10_000)
-    held_out, known = pairs[:200], pairs[200:]
+    held_out = pairs[:200]
+    training = pairs[200:]
     model = GPT(preset("tiny", vocab_size=10, context=6, n_layer=2, n_head=4, width=64))
     config = TrainConfig(
         data=(), out="", preset="tiny", learning_rate=2e-3, max_steps=steps, warmup_steps=50
@@ -31,10 +32,11 @@ def main(steps: int = 1500) -> int:
     config = config.resolved(steps)
     (optimizer,) = model.configure_optimizers(config)
     for step in range(steps):
-        batch = known[torch.randint(len(known), (256,))]
+        batch = training[torch.randint(len(training), (256,))]
         ids = digits(batch // 100, batch % 100)
         targets = ids[:, 1:].clone()
-        targets[:, :3] = -100  # the digits that are given
+        # The digits of the two numbers are given.
+        targets[:, :3] = -100
         model(ids[:, :-1], targets).backward()
         optimizer.param_groups[0]["lr"] = config.learning_rate_of(step)
         optimizer.param_groups[1]["lr"] = config.learning_rate_of(step)

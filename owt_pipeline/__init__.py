@@ -1,5 +1,4 @@
-"""Rebuild OpenWebText: from Reddit submissions to token shards, with a ledger in which no URL is
-lost.
+"""Rebuild OpenWebText: from Reddit submissions to token shards, without losing a URL.
 
 The parts of the pipeline are functions, too (docs/library.md):
 
@@ -70,9 +69,9 @@ def check_schemas() -> None:
     origin = os.path.abspath(spec.origin) if spec is not None and spec.origin else ""
     if origin == os.path.join(folder, "schemas", "__init__.py"):
         return
-    found = origin or "no file"
+    file = origin or "no file"
     raise ImportError(
-        f"owt_pipeline needs its package `schemas`, but this program imports {found} by that name: "
+        f"owt_pipeline needs its package `schemas`, but this program imports {file} by that name: "
         "rename the program's module, or move it into a package"
     )
 

@@ -22,7 +22,6 @@ PACKAGES_OF_COMMANDS = (
     "tld",
     "tokenizers",
     "tomlkit",
-    "tqdm",
     "trafilatura",
     "yarl",
 )

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from owt_pipeline.command_line import interruptible
+from owt_pipeline.command_line import complain, interruptible
+from owt_pipeline.errors import command
 from owt_pipeline.version import __version__
 from schemas.settings import ExitCode, did_you_mean
 
@@ -72,10 +73,12 @@ def _main(argv: Sequence[str] | None) -> int:
     from owt_pipeline.pipeline import STAGES  # slow to import, so not by other commands
 
     if name in STAGES:
-        print(f"owt: error: {name} is a stage: owt run RUN --until {name}", file=sys.stderr)
-        return ExitCode.USAGE
-    print(f"owt: error: unknown command {name!r}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
-    return ExitCode.USAGE
+        run, *flags = rest or ["RUN"]
+        return complain(
+            f"{name} is a stage: run {command('owt', 'run', run, '--until', name, *flags)}",
+            ExitCode.USAGE,
+        )
+    return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", ExitCode.USAGE)
 
 
 def _entry(name: str, text: str) -> str:

@@ -1,8 +1,7 @@
-"""What every owt command shares: the parser, logging, one line per error, and a clean end when
-it is interrupted.
+"""What all commands of `owt` share: the parser, logging, errors as one line, and a clean end.
 
-Answers go to stdout, everything else to stderr. On a terminal, progress is one live line;
-elsewhere, a line with the time every ten seconds.
+Results go to stdout, everything else to stderr. On a terminal, progress is one live line;
+elsewhere, a line with the time every minute.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
+import schemas.command_line
 from owt_pipeline import progress
 from owt_pipeline.errors import (
     OUT_OF_MEMORY,
@@ -29,31 +29,27 @@ from owt_pipeline.errors import (
     is_out_of_memory,
     without_traceback,
 )
-from schemas.settings import ExitCode, FlagFormatter, shortened
+from schemas.settings import ExitCode
 
 
-class CommandParser(argparse.ArgumentParser):
-    """Help is shown as it was written, flags are not abbreviated, and a mistake raises
-    UsageError."""
+class CommandParser(schemas.command_line.CommandParser):
+    """The parser of a command of `owt`. A mistake raises UsageError."""
 
-    def __init__(self, **arguments: Any):
-        super().__init__(formatter_class=FlagFormatter, allow_abbrev=False, **arguments)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{shortened(message)}; see {self.prog} --help")
+    error_class = UsageError
 
     def parse_with_files(
         self, argv: Sequence[str] | None
     ) -> tuple[argparse.Namespace, list[str], list[str]]:
-        """The flags that this parser knows, the words that are files, and the flags that are
-        Beam's.
+        """Return the flags that this parser knows, the words that are files, and Beam's flags.
 
         A word after a flag of Beam's is its value (`--runner DataflowRunner`), unless it ends in
-        `.toml`; any other word is a file. The positional arguments, declared for the help alone,
-        get nothing. Raises UsageError.
+        `.toml`. Any other word is a file. Raises UsageError.
         """
+        # Positional arguments are declared for the help only: argparse would take the values of
+        # Beam's flags for them.
         for action in self._get_positional_actions():
-            action.nargs, action.default = argparse.SUPPRESS, argparse.SUPPRESS
+            action.nargs = argparse.SUPPRESS
+            action.default = argparse.SUPPRESS
         namespace, rest = self.parse_known_args(argv)
         files: list[str] = []
         flags: list[str] = []
@@ -62,13 +58,15 @@ class CommandParser(argparse.ArgumentParser):
                 continue
             follows_flag = bool(flags) and flags[-1].startswith("-") and "=" not in flags[-1]
             is_file = not word.startswith("-") and (word.endswith(".toml") or not follows_flag)
-            (files if is_file else flags).append(word)
+            if is_file:
+                files.append(word)
+            else:
+                flags.append(word)
         return namespace, files, flags
 
 
 def interruptible(command: Callable[[], int]) -> int:
-    """Run `command`. Ctrl-C and SIGTERM end this process with one line on stderr, and code 130
-    or 143.
+    """Run `command`; Ctrl-C and SIGTERM end this process with one line and code 130 or 143.
 
     Both raise, so that `finally` and `with` blocks run. Threads are not joined: one may be waiting
     for a page.
@@ -84,13 +82,13 @@ def interruptible(command: Callable[[], int]) -> int:
         code = ExitCode.TERMINATED if isinstance(error, _Terminated) else ExitCode.INTERRUPTED
         complain(f"{code.name.lower()}; run the same command again to continue")
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(code)  # which joins no thread
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """The `type` of a flag that takes a whole number of at least `minimum`."""
+    """Return the `type` of a flag that takes a whole number of at least `minimum`."""
 
     def convert(text: str) -> int:
         if not text.removeprefix("-").isdecimal() or int(text) < minimum:
@@ -131,14 +129,13 @@ class Command:
 
 
 def reporting_errors(command: Callable[[], int]) -> int:
-    """Run `command`; print what a user can fix as one line. Returns one of the exit codes of
-    `owt --help`."""
-    from owt_pipeline.engine.workers import (
-        WorkerError,
-    )  # not before the command is known, which may need none
+    """Run `command`; print an error that a user can fix as one line. Returns the exit code."""
+    # Slow to import, and some commands need no workers.
+    from owt_pipeline.engine.workers import WorkerError
 
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
-    logger.setLevel(logging.WARNING)  # until configure_output; not every command has its flags
+    # Until `configure_output`, for which not every command has the flags.
+    logger.setLevel(logging.WARNING)
     try:
         code = interruptible(command)
         sys.stdout.flush()
@@ -162,21 +159,23 @@ def reporting_errors(command: Callable[[], int]) -> int:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """The lines of a table: the columns in `left` are aligned to the left, the others to the
-    right."""
+    """Return the lines of a table; columns in `left` are aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = []
+        for number, cell in enumerate(row):
+            width = widths[number]
+            cells.append(cell.ljust(width) if number in left else cell.rjust(width))
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def _output_is_closed() -> bool:
-    """Whether standard output is a pipe whose other end is closed; if so, the remaining output
-    is discarded."""
+    """Return whether standard output is a pipe whose other end is closed.
+
+    If so, discard the remaining output.
+    """
     poll = select.poll()
     poll.register(sys.stdout, 0)
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
@@ -249,7 +248,9 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
     def stream(self, stream: TextIO) -> None: ...
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record; of a traceback, which runners log for a user's mistake, too, its last
-        line, but for --verbose."""
+        """Return the text of a record, with the last line of a traceback only.
+
+        Runners log a traceback for a user's mistake, too. `--verbose` shows it completely.
+        """
         text = super().format(record)
         return text if logger.isEnabledFor(logging.DEBUG) else without_traceback(text)

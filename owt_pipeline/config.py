@@ -1,5 +1,4 @@
-"""Settings of a run: `RUN/settings.toml` or another TOML file, with one table per stage; flags
-that override it, and Beam's flags."""
+"""Settings of a run: a TOML file with a table per stage, flags that override it, Beam's flags."""
 
 from __future__ import annotations
 
@@ -39,22 +38,22 @@ SETTINGS = "settings.toml"
 """The settings of a run, in its folder."""
 
 ONCE = ("retry_failed", "refetch")
-"""Options that a run is asked for once: they are never remembered."""
+"""Options that are requested of one run: they are never kept in the settings."""
 
 ADDED = ("dumps", "links", "warcs", "subreddits", "pages_from")
-"""Options whose values are added to those of the file by a run with `--add`."""
+"""Options whose values a run with `--add` appends to those of the settings."""
 
 
 def settings_of(run: Storage) -> str | None:
-    """The path of a run's own settings; None if it has none."""
+    """Return the path of a run's own settings; None if it has none."""
     return run.path(SETTINGS) if run.exists(SETTINGS) else None
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file (a path, or a URI of a bucket), not yet checked; none where
-    `path` is None.
+    """Return the tables of a TOML file, local or in a bucket; none if `path` is None.
 
-    Raises UsageError for a file that cannot be read, is not TOML, or has an unknown table.
+    Their keys are not checked yet. Raises UsageError for a file that cannot be read, is not TOML,
+    or has an unknown table.
     """
     if path is None:
         return {}
@@ -89,7 +88,7 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
 def stage_options(
     stage: Stage, config: str | None, tables: Mapping[str, Any], flags: Mapping[str, Any]
 ) -> Any:
-    """The stage's options: its table, overridden by the given flags; raises UsageError."""
+    """Return a stage's options: its table, overridden by the given flags; raises UsageError."""
     where = f"{config} [{stage.name}]" if config else stage.name
     try:
         return from_table(stage.options, tables.get(stage.name, {}), where, flags)
@@ -124,12 +123,13 @@ def options_of(
 
 
 def added(tables: Mapping[str, Any], stage: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of a stage with `--add`: new sources follow those of the file."""
+    """Return the flags of a stage with `--add`: new sources follow those of the settings."""
     table = tables.get(stage, {})
-    return {
-        flag: tuple(dict.fromkeys([*table.get(flag, ()), *value])) if flag in ADDED else value
-        for flag, value in flags.items()
-    }
+    combined = dict(flags)
+    for flag in ADDED:
+        if flag in flags:
+            combined[flag] = tuple(dict.fromkeys([*table.get(flag, ()), *flags[flag]]))
+    return combined
 
 
 def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
@@ -188,10 +188,11 @@ def _as_toml(value: Any) -> Any:
 
 
 def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
-    """Beam's flags: those of the table `[beam]`, then those of the command line."""
+    """Return Beam's flags: those of the table `[beam]`, then those of the command line."""
     flags = []
     for key, value in tables.get("beam", {}).items():
-        for item in value if isinstance(value, list) else [value]:
+        items = value if isinstance(value, list) else [value]
+        for item in items:
             if item is True:
                 flags.append(f"--{key}")
             elif item is not False:
@@ -200,16 +201,20 @@ def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
 
 
 def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> int:
-    """The processes of the local pool: as given on the command line, or in the table [run];
-    raises UsageError."""
-    workers = given if given is not None else tables.get("run", {}).get("workers", default)
+    """Return the number of local processes: that of the flag, else that of the table [run].
+
+    Raises UsageError for a table with anything but a number of at least 1.
+    """
+    workers = tables.get("run", {}).get("workers", default)
+    if given is not None:
+        workers = given
     if type(workers) is not int or workers < 1:
         raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
     return workers
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """The run's folder and its settings file, as arguments for the help."""
+    """Add the run's folder and its settings file, as arguments for the help."""
     parser.add_argument(
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
@@ -222,7 +227,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that `owt run` and `owt import` share."""
+    """Add the flags that `owt run` and `owt import` share."""
     group = parser.add_argument_group("running")
     group.add_argument(
         "--add",

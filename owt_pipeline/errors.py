@@ -33,7 +33,7 @@ class JobRuns(UserError):
     exit_code = ExitCode.RUNNING
 
 
-class LostRun(UserError):
+class RunSuperseded(UserError):
     """Another run has taken this one's place in the run's folder."""
 
 

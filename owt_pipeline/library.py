@@ -369,14 +369,14 @@ def _write_shard(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from owt_pipeline.ledger.commit import Place, ShardWriter
+    from owt_pipeline.ledger.commit import RecordPath, ShardWriter
     from schemas import DATASETS
 
     schema = pa.schema(
         [DATASETS["clean"].schema.field(name) for name in ("url_id", "text", "n_chars")]
     )
     with ShardWriter(
-        workdir, Place(workdir / ".records", shard), {"": schema}, dataset="clean"
+        workdir, RecordPath(workdir / ".records", shard), {"": schema}, dataset="clean"
     ) as writer:
         for first, array in texts:
             rows = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))

@@ -1,5 +1,8 @@
-"""The Arrow schema of every dataset, with a description of each field; and the split of
-documents for training."""
+"""The Arrow schema of every dataset, with a description of each field.
+
+Also the split of documents into training and validation. Descriptions are part of the files, so a
+changed one changes the bytes of a dataset.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,12 @@ class Dataset:
 
 
 def field(name: str, kind: pa.DataType, description: str, *, nullable: bool = False) -> pa.Field:
-    """A field with its description in its metadata."""
+    """Return a field with its description in its metadata."""
     return pa.field(name, kind, nullable=nullable, metadata={"description": description})
 
 
 def _list_of(kind: pa.DataType) -> pa.DataType:
+    # Without a field of its own, Arrow allows null items.
     return pa.list_(pa.field("item", kind, nullable=False))
 
 
@@ -118,6 +122,7 @@ _CLEAN = [
     field("n_words", pa.uint32(), "words of the text, split at white space"),
     field("n_chars", pa.uint32(), "characters of the text"),
     field("n_bytes", pa.uint32(), "bytes of the text in UTF-8"),
+    # A filter that limits the signals of another one (`measured_by`) has none of its own.
     field(
         "signals",
         pa.struct(
@@ -153,8 +158,8 @@ PLACES = pa.schema(
         field("length", pa.uint64(), "bytes of that gzip member"),
     ]
 )
-"""Where a page lies. It depends on how often fetching was interrupted, so it is no column of
-pages/."""
+"""The range of bytes of a page. It depends on how often fetching was interrupted, so it is not a
+column of pages/."""
 
 REJECTS = pa.schema(
     [
@@ -359,17 +364,22 @@ DATASETS: dict[str, Dataset] = {
 
 
 def is_validation(url_ids: np.ndarray, fraction: float) -> np.ndarray:
-    """Whether each document is in the validation split; url_ids uint64 (n,), the result bool (n,).
+    """Return whether each document is in the validation split, bool (n,).
 
-    A pure function of the id, so a document never moves between the splits, whatever else the
-    corpus holds, and a larger fraction only adds documents. The ids are mixed first (the finalizer
-    of SplitMix64, Steele, Lea and Flood 2014): an id's bits also decide its shard, and text may be
-    imported with ids of any kind.
+    It depends only on the id: a document never moves between the splits, whatever other documents
+    the corpus has, and a larger fraction only adds documents.
+
+    Args:
+      url_ids: uint64 (n,), the documents.
+      fraction: the share of documents in the validation split, from 0 to 1.
     """
+    # An id's bits also decide its shard, and imported text may have ids of any kind. So the bits
+    # are mixed first, by the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
     mixed = url_ids.astype(np.uint64)
     with np.errstate(over="ignore"):
         mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed = mixed ^ (mixed >> np.uint64(31))
+    # The upper 53 bits, which a float64 holds exactly, as a number from 0 to 1.
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction

@@ -1,19 +1,18 @@
-"""The ledger's documents: the root manifest of a run, the description of each dataset, and the
-records of shards.
+"""The ledger's documents: the root manifest, the manifest of each dataset, records of shards.
 
 A dataset `NAME` is in two places of a run's folder, so that any reader of Parquet or Arrow can open
 the first:
 
     NAME/part-00007-3f2a9c1b.parquet            rows; the name ends in digits of the SHA-256
     warc/part-00007/live-….warc.gz              responses of pages/
-    ledger/pages/places/part-00007-….parquet    where each of them lies
+    ledger/pages/places/part-00007-….parquet    the file and the range of bytes of each response
     ledger/manifest.json                        the Root: every dataset's Manifest, and the history
     ledger/NAME/files-91c0d2aa.parquet          the dataset's list of files, one row per file
     ledger/NAME/rejects/part-00007-….parquet    one row for each id that did not leave the stage
     ledger/STAGE/records/00007-5e884898….json   the record of a shard that is made
 
 Documents end in a checksum, so that any changed byte is noticed. The trainer reads the root with
-`json`.
+`json`, without this module.
 """
 
 from __future__ import annotations
@@ -72,39 +71,39 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def balanced(self) -> bool:
+        """Return whether every row that entered has left or is rejected."""
         return self.entered == self.left + sum(self.rejected.values())
 
     def __add__(self, other: Counts) -> Counts:
         rejected = dict(self.rejected)
         for reason, count in other.rejected.items():
             rejected[reason] = rejected.get(reason, 0) + count
+        # Sorted, so that equal sums are equal JSON, whatever the order of the terms.
         return Counts(
             self.entered + other.entered, self.left + other.left, dict(sorted(rejected.items()))
         )
 
     def __str__(self) -> str:
-        rejected = " + ".join(
-            f"{count} {reason}" for reason, count in sorted(self.rejected.items())
-        )
         sign = "=" if self.balanced else "≠"
-        return f"{self.entered} in {sign} {self.left} out" + (f" + {rejected}" if rejected else "")
+        terms = [f"{self.left} out"]
+        terms += [f"{count} {reason}" for reason, count in sorted(self.rejected.items())]
+        return f"{self.entered} in {sign} {' + '.join(terms)}"
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
-    """What a key made: the files of one shard, or of one part of an intermediate step.
+    """The files that were made for a key: of a shard, or of a part of an intermediate step.
 
-    It is created last and only if absent, and finishes the shard: if two attempts at a shard
-    differ, the files of the first record count.
+    The record is created last and only if absent, and finishes the shard. If two attempts at a
+    shard differ, the files of the first record count.
 
     Attributes:
       shard: number of the shard.
       counts: the shard's ledger.
       files: the shard's files.
       stats: the shard's further counts.
-      key: hex SHA-256 of everything that the shard is made from; empty for a part of an
+      key: hex SHA-256 of everything that the shard is built from; empty for a part of an
         intermediate step.
-      made_from: the same without what changes from outside after a shard was made, which are
-        takedowns.
+      made_from: the same without takedowns, which may change after a shard is made.
       versions: versions of the libraries that shaped the bytes.
       schema_version: version of all schemas.
     """
@@ -123,7 +122,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: bytes, where: str = "a record") -> ShardRecord:
-        """The record in `data`; raises ManifestError, naming `where`, for one that is damaged."""
+        """Return the record in `data`; raise ManifestError, which names `where`, for damage."""
         return unseal(data, cls, where)
 
 
@@ -192,22 +191,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files of the dataset."""
+        """Return the bytes of all files of the dataset."""
         return sum(total.bytes for total in self.totals.values())
 
     def total(self, kind: str) -> Total:
+        """Return the sums over the files of one kind."""
         return self.totals.get(kind, Total())
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """What one `--add` brought: sources, and the shards that they fill in every dataset.
+    """The sources of one `--add`, and the shards that they fill in every dataset.
 
     Attributes:
       stage: the stage that reads the sources: `collect` or `import`.
       first: the first of its shards.
       shards: number of its shards.
-      sources: the files that it reads: kind, name, length, digest; `uri`, where they were; `seen`,
-        their mtime and inode when their SHA-256 was computed.
+      sources: the files that it reads: kind, name, length, digest; `uri`, their path or URI then;
+        `seen`, their mtime and inode when their SHA-256 was computed.
     """
 
     stage: str
@@ -217,20 +217,22 @@ class Generation(msgspec.Struct, frozen=True):
 
     @property
     def range(self) -> range:
+        """Return the numbers of the generation's shards."""
         return range(self.first, self.first + self.shards)
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """The root manifest: a dataset is finished when it is named here. Replaced by
-    compare-and-swap alone.
+    """The root manifest: a dataset is finished when it is named here.
+
+    It is only replaced by compare-and-swap.
 
     Attributes:
       sequence: number of times that it was replaced, so that no two versions have equal bytes.
       run: id of the process or job that wrote it.
-      generations: what was added to the run, in order.
-      rounds: how often the failed or lost URLs of a shard of `pages/` were asked for again, by
+      generations: the sources that were added to the run, in order.
+      rounds: how often the failed or lost URLs of a shard of `pages/` were requested again, by
         shard.
-      takedowns: path of the list of documents to forget, named by its content; empty for none.
+      takedowns: path of the list of documents to forget, named by its content; empty without one.
       datasets: the finished datasets, by name.
     """
 
@@ -244,16 +246,19 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_shards(self) -> int:
-        """Shards of every dataset but report."""
+        """Return the number of shards of every dataset except report."""
         return sum(generation.shards for generation in self.generations)
 
     def generation_of(self, shard: int) -> int:
-        """The number of a shard's generation."""
-        return next(number for number, each in enumerate(self.generations) if shard in each.range)
+        """Return the number of a shard's generation."""
+        numbered = enumerate(self.generations)
+        return next(number for number, generation in numbered if shard in generation.range)
 
     def to_json(self) -> bytes:
-        """JSON, the same bytes for equal roots; raises ManifestError if a ledger does not
-        balance."""
+        """Return JSON, the same bytes for equal roots.
+
+        Raises ManifestError if a ledger does not balance.
+        """
         for manifest in self.datasets.values():
             if not manifest.counts.balanced:
                 raise ManifestError(
@@ -264,14 +269,17 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, data: bytes, where: str = ROOT) -> Root:
-        """The root in `data`; raises ManifestError, which names `where`, for a damaged or
-        unknown one."""
+        """Return the root in `data`; raise ManifestError, which names `where`.
+
+        A root may be damaged, or have an unknown version.
+        """
         return unseal(data, cls, where)
 
 
 class FileTable:
-    """The files of a dataset and the record of each of its shards; in Parquet, one row per file,
-    sorted by path.
+    """The files of a dataset and the record of each of its shards.
+
+    In Parquet, it has one row per file, sorted by path.
 
     Attributes:
       files: all files, sorted by path.
@@ -289,17 +297,19 @@ class FileTable:
             [*self.assets, *(file for record in self.records for file in record.files)],
             key=lambda file: file.path,
         )
+        # By kind and shard; with None for the shard, the files of all shards.
         self._by_kind: dict[tuple[str, int | None], list[ShardFile]] = {}
         for file in self.files:
             self._by_kind.setdefault((file.kind, None), []).append(file)
             self._by_kind.setdefault((file.kind, file.shard), []).append(file)
 
     def of_kind(self, kind: str, shard: int | None = None) -> list[ShardFile]:
-        """The files of one kind (and shard), sorted by path."""
+        """Return the files of one kind (and shard), sorted by path."""
         return self._by_kind.get((kind, shard), [])
 
     @property
     def digest(self) -> str:
+        """Return the SHA-256 over the paths and digests of all files."""
         return self.digest_of({file.kind for file in self.files})
 
     def digest_of(self, kinds: Collection[str], num_shards: int | None = None) -> str:
@@ -307,6 +317,7 @@ class FileTable:
 
         With `num_shards`, only the files of the first shards count.
         """
+        # Assets, whose shard is -1, always count.
         end = len(self.records) if num_shards is None else num_shards
         lines = "".join(
             f"{file.sha256}  {file.path}\n"
@@ -317,29 +328,37 @@ class FileTable:
 
     @property
     def totals(self) -> dict[str, Total]:
-        kinds = sorted({file.kind for file in self.files})
-        return {
-            kind: Total(len(files), sum(f.rows for f in files), sum(f.bytes for f in files))
-            for kind in kinds
-            for files in (self.of_kind(kind),)
-        }
+        """Return the sums over the files of each kind."""
+        totals = {}
+        for kind in sorted({file.kind for file in self.files}):
+            files = self.of_kind(kind)
+            num_rows = sum(file.rows for file in files)
+            num_bytes = sum(file.bytes for file in files)
+            totals[kind] = Total(len(files), num_rows, num_bytes)
+        return totals
 
     def to_parquet(self) -> bytes:
-        """The table as a Parquet file; the same bytes for the same files."""
+        """Return the table as a Parquet file; the same bytes for the same files."""
         rows = [msgspec.structs.asdict(file) for file in self.files]
-        first = {record.files[0].path: record for record in self.records if record.files}
+        record_by_first_path = {
+            record.files[0].path: record for record in self.records if record.files
+        }
         for row in rows:
-            record = first.get(row["path"])
-            row["record"] = _encoder.encode(_without_files(record)).decode() if record else None
+            # The record of a shard is in the row of its first file.
+            row["record"] = None
+            record = record_by_first_path.get(row["path"])
+            if record is not None:
+                without_files = msgspec.structs.replace(record, files=[])
+                row["record"] = _encoder.encode(without_files).decode()
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(rows, FILES), sink, compression="zstd")
         return sink.getvalue().to_pybytes()
 
     @classmethod
     def from_parquet(cls, data: bytes, where: str) -> FileTable:
-        """The table in `data`; raises ManifestError, which names `where`, if it is damaged."""
+        """Return the table in `data`; raise ManifestError, which names `where`, for damage."""
         try:
-            # Not `read_table`, which imports pyarrow.dataset and with it pandas, in half a second.
+            # `read_table` would import pyarrow.dataset and with it pandas, in half a second.
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).cast(FILES)
             records = [
                 msgspec.json.decode(text, type=ShardRecord)
@@ -349,13 +368,14 @@ class FileTable:
             files = [ShardFile(**row) for row in rows]
         except (pa.ArrowException, OSError, msgspec.MsgspecError, TypeError, ValueError) as error:
             raise ManifestError(f"{where} is not a list of files ({error})") from error
-        of_shard: dict[int, list[ShardFile]] = {}
+        files_by_shard: dict[int, list[ShardFile]] = {}
         for file in files:
-            of_shard.setdefault(file.shard, []).append(file)
-        return cls(
-            [msgspec.structs.replace(record, files=of_shard[record.shard]) for record in records],
-            of_shard.get(-1, []),
-        )
+            files_by_shard.setdefault(file.shard, []).append(file)
+        complete_records = [
+            msgspec.structs.replace(record, files=files_by_shard[record.shard])
+            for record in records
+        ]
+        return cls(complete_records, assets=files_by_shard.get(-1, []))
 
 
 FILES = pa.schema(
@@ -378,8 +398,7 @@ FILES = pa.schema(
 
 
 def ledger_of(dataset: str) -> str:
-    """The folder of a dataset's manifest, list of files and rejects, relative to the working
-    directory."""
+    """Return the folder of a dataset's list of files and rejects, relative to the run's folder."""
     return f"{LEDGER}/{dataset}"
 
 
@@ -388,32 +407,31 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 def seal(struct: msgspec.Struct) -> bytes:
-    """A struct as JSON whose last key is the SHA-256 of the rest."""
+    """Return a struct as JSON whose last key is the SHA-256 of the other keys."""
     body = msgspec.to_builtins(struct)
     body["checksum"] = hashlib.sha256(_encoder.encode(struct)).hexdigest()
     return msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n"
 
 
 def unseal(data: bytes, kind: type[_S], where: str) -> _S:
-    """The struct that `seal` turned into `data`; raises ManifestError if a single byte differs."""
+    """Return the struct that `seal` turned into `data`.
+
+    Raises ManifestError, which names `where`, if a single byte differs.
+    """
     try:
         body = msgspec.json.decode(data)
         version = body.get("schema_version", 1)
         if version != SCHEMA_VERSION:
             raise ManifestError(
                 f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: use "
-                f"the "
-                "release that wrote it"
+                "the release that wrote it"
             )
         struct = msgspec.convert(body, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise ManifestError(f"{where} is damaged: {error}") from error
+    # Unknown keys and changed white space are damage, too.
     if seal(struct) != data:
         raise ManifestError(
             f"{where} is damaged or was changed by hand: its checksum does not fit its content"
         )
     return struct
-
-
-def _without_files(record: ShardRecord) -> ShardRecord:
-    return msgspec.structs.replace(record, files=[])

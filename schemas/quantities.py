@@ -6,12 +6,15 @@ _MINUTE = 60
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
 
+# Nouns with these endings take -es: boxes, batches.
 _SIBILANTS = ("s", "x", "z", "ch", "sh")
 
 
 def pluralize(count: int, noun: str) -> str:
     """Return the count with its noun: `1 window`, `2 windows`, `1,000 copies`, `0 batches`."""
-    return f"{count:,} {noun if count == 1 else plural(noun)}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {plural(noun)}"
 
 
 def plural(noun: str) -> str:
@@ -43,7 +46,10 @@ def format_duration(seconds: float) -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """Return a share in percent: `12.3 %`, `<0.1 %` for a smaller one; a dash for None."""
+    """Return a share in percent, such as `12.3 %` or `<0.1 %`; a dash for None."""
     if share is None:
         return "–"
-    return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
+    # A small share is not nothing.
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    return f"{100 * share:.1f} %"

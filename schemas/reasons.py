@@ -1,4 +1,4 @@
-"""Why an id left a run: every reject row's `reason` is a member of `Reason`."""
+"""The reasons of rejects: every reject row's `reason` is a member of `Reason`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from schemas.filters import MEANINGS
 
 
 class Reason(str, Enum):
-    """A reason for a reject row, with the stage that gives it and what it means."""
+    """A reason for a reject row, with the stage that gives it and a description."""
 
-    _ignore_ = "each"
+    _ignore_ = "name_of_filter"
     stage: str
     description: str
 
@@ -116,9 +116,9 @@ class Reason(str, Enum):
     RESERVED = "reserved", "clean", "the page reserves its use for AI, or for text and data mining"
     WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not one of those to keep"
     TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
-    # A reason for each filter, in the namespace of the class that is being made.
-    for each in MEANINGS:
-        locals()[each.upper()] = (each, "clean", MEANINGS[each])
+    # Each filter has a reason of its name. The members of an Enum are the names in its namespace.
+    for name_of_filter in MEANINGS:
+        locals()[name_of_filter.upper()] = (name_of_filter, "clean", MEANINGS[name_of_filter])
     CONTAMINATED = "contaminated", "clean", "shares an n-gram with an evaluation set"
     OWN_SIGNAL = (
         "own_signal",
@@ -153,8 +153,9 @@ class Reason(str, Enum):
 
     @classmethod
     def of(cls, value: str) -> Reason:
-        """The member whose value is `value`; raises ValueError for another string."""
-        return cls(value)  # type: ignore[call-arg]  # looks the value up; __new__ is for the members' definition
+        """Return the member whose value is `value`; raise ValueError for another string."""
+        # Enum looks the value up: `__new__` only defines members.
+        return cls(value)  # type: ignore[call-arg]
 
 
 TEMPORARY = frozenset(
@@ -163,11 +164,11 @@ TEMPORARY = frozenset(
         Reason.HTTP_429, Reason.HTTP_503, Reason.HTTP_5XX, Reason.ARCHIVE_FAILED,
     }
 )  # fmt: skip
-"""Reasons that may no longer hold at a later try."""
+"""Reasons of failures that may be over at a later attempt."""
 
 
 def http_reason(status: int) -> Reason:
-    """The reason for a final HTTP `status` that is not a success."""
+    """Return the reason for a final HTTP status that is not a success."""
     try:
         return Reason.of(f"http_{status}")
     except ValueError:

@@ -1,7 +1,4 @@
-"""Writes the reference pages from the schemas:
-
-python -m schemas.reference > docs/data.md
-"""
+"""Writes docs/data.md from the schemas: `python -m schemas.reference > docs/data.md`."""
 
 from __future__ import annotations
 
@@ -11,79 +8,93 @@ from schemas.datasets import DATASETS, PLACES, REJECTS, SCHEMA_VERSION, Dataset
 from schemas.manifest import FILES
 from schemas.reasons import Reason
 
+_INTRODUCTION = f"""\
+# Data
 
-def data_reference() -> str:
-    """docs/data.md: every dataset and its fields, the rejects and their reasons."""
-    parts = [
-        "# Data\n\n"
-        "Generated from `schemas/` by `python -m schemas.reference > docs/data.md`; a test fails "
-        "when it is stale.\n\n"
-        f"Schema version {SCHEMA_VERSION}. A dataset is a folder of shards; shard k of one stage "
-        f"is made from shard k "
-        "of the stage before it.\nThe folder of a finished dataset holds its rows and nothing "
-        "else, so pyarrow, "
-        "pandas, Polars, DuckDB, datasets and\nSpark can open it. Its list of files and its "
-        "rejects are in `ledger/`. "
-        "A `?` after a type: the field may be null.\n"
-    ]
-    for dataset in DATASETS.values():
-        parts.append(
-            f"## `{dataset.name}/`\n\nWritten by `{dataset.stage}`, {_FORMATS[dataset.format]}. "
-            f"One row is {dataset.row}.{_own_fields(dataset)}"
-        )
-    parts.append(
-        "## `ledger/DATASET/rejects/`\n\nFor every dataset, in Parquet. One row is an id that "
-        "entered the stage and "
-        f"did not leave it.\n\n{_fields(REJECTS)}\n"
-        "| reason | stage | meaning |\n|---|---|---|\n"
-        + "".join(
-            f"| `{reason.value}` | {reason.stage} | {reason.description} |\n" for reason in Reason
-        )
-    )
-    parts.append(
-        f"## `ledger/pages/places/`\n\nIn Parquet. One row is where a page lies in `warc/`, in the "
-        f"order of `pages/`."
-        f"\n\n{_fields(PLACES)}"
-    )
-    parts.append(
-        "## `ledger/manifest.json`\n\nThe root manifest: the finished datasets, with their "
-        "options, counts and "
-        "digests, and the run's generations. `schemas/manifest.py` describes its keys.\n\n"
-        "## `ledger/DATASET/files-….parquet`\n\nOne row is a file of the dataset, sorted by "
-        "path.\n\n" + _fields(FILES)
-    )
-    return "\n".join(parts)
+This page is generated from `schemas/` by `python -m schemas.reference > docs/data.md`. A test fails
+if it is out of date. The schema version is {SCHEMA_VERSION}.
 
+- A dataset is a folder of shards. A stage builds shard k from shard k of the stage before it.
+- The folder of a finished dataset has only rows, so pyarrow, pandas, Polars, DuckDB, datasets and
+  Spark can open it. Its list of files and its rejects are in `ledger/`.
+- A `?` after a type means that the field may be null.
+"""
+
+_REJECTS = """\
+## `ledger/DATASET/rejects/`
+
+Every dataset has rejects, in Parquet. One row is an id that entered the stage and did not leave it.
+
+"""
+
+_PLACES = """\
+## `ledger/pages/places/`
+
+These files are Parquet. One row is the place of a page in `warc/`, in the order of `pages/`.
+
+"""
+
+_MANIFEST = """\
+## `ledger/manifest.json`
+
+The root manifest lists the finished datasets with their options, counts and digests, and the run's
+generations. `schemas/manifest.py` describes its keys.
+
+## `ledger/DATASET/files-….parquet`
+
+One row is a file of the dataset. Rows are sorted by path.
+
+"""
 
 _FORMATS = {
     "parquet": "Parquet (zstd)",
     "arrow": "Arrow IPC files, uncompressed, to be memory-mapped",
 }
 
+# The dataset whose fields a dataset mostly has, by name.
 _EXTENDED = {"clean": "documents", "corpus": "clean"}
-"""Datasets whose fields are for the most part those of another one, by name."""
 
 
-def _own_fields(dataset: Dataset) -> str:
-    """The table of a dataset's fields, after a sentence in place of those that it shares with
-    the one it extends."""
+def data_reference() -> str:
+    """Return docs/data.md: every dataset with its fields, and the rejects with their reasons."""
+    datasets = [_describe_dataset(dataset) for dataset in DATASETS.values()]
+    rejects = f"{_REJECTS}{_table_of_fields(REJECTS)}\n{_table_of_reasons()}"
+    places = _PLACES + _table_of_fields(PLACES)
+    manifest = _MANIFEST + _table_of_fields(FILES)
+    return "\n".join([_INTRODUCTION, *datasets, rejects, places, manifest])
+
+
+def _describe_dataset(dataset: Dataset) -> str:
+    """Return a dataset's section: its stage, its format, its row and its fields."""
+    written = f"Written by `{dataset.stage}`, {_FORMATS[dataset.format]}."
+    heading = f"## `{dataset.name}/`\n\n{written} One row is {dataset.row}."
     if dataset.name not in _EXTENDED:
-        return f"\n\n{_fields(dataset.schema)}"
-    extended, fields = _EXTENDED[dataset.name], DATASETS[_EXTENDED[dataset.name]].schema
-    left_out = "".join(
-        f" but `{field.name}`" for field in fields if field not in set(dataset.schema)
-    )
-    added = [field for field in dataset.schema if field not in set(fields)]
-    return f" It has the fields of `{extended}/`{left_out}, and\n\n{_fields(pa.schema(added))}"
+        return f"{heading}\n\n{_table_of_fields(dataset.schema)}"
+    extended = _EXTENDED[dataset.name]
+    base_schema = DATASETS[extended].schema
+    own_fields = [field for field in dataset.schema if field not in set(base_schema)]
+    missing = [field.name for field in base_schema if field not in set(dataset.schema)]
+    exceptions = "".join(f" except `{name}`" for name in missing)
+    shared = f"It has the fields of `{extended}/`{exceptions}, and"
+    return f"{heading} {shared}\n\n{_table_of_fields(pa.schema(own_fields))}"
 
 
-def _fields(schema: pa.Schema) -> str:
+def _table_of_fields(schema: pa.Schema) -> str:
+    """Return a table with the name, the type and the description of each field."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
     for field in schema:
-        kind = str(field.type).replace("<item: ", "<").replace(" not null", "") + (
-            "?" if field.nullable else ""
-        )
-        lines.append(f"| `{field.name}` | `{kind}` | {field.metadata[b'description'].decode()} |")
+        kind = str(field.type).replace("<item: ", "<").replace(" not null", "")
+        if field.nullable:
+            kind += "?"
+        description = field.metadata[b"description"].decode()
+        lines.append(f"| `{field.name}` | `{kind}` | {description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table_of_reasons() -> str:
+    """Return a table with every reason for a reject."""
+    lines = ["| reason | stage | meaning |", "|---|---|---|"]
+    lines += [f"| `{reason.value}` | {reason.stage} | {reason.description} |" for reason in Reason]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@
         min_tokens: int = option(128, "documents with fewer are rejected", minimum=0)
 
 `from_table` reads it from a parsed TOML table, `add_flags` and `flags_given` from the command
-line, and both refuse a wrong value with the key, the value and what is allowed.
+line, and both refuse a wrong value with the key, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -57,16 +57,20 @@ def option(
       metavar: the value's name in `--help`.
       is_flag: whether there is a flag; otherwise only the settings file has the option.
     """
+    if choices is not None:
+        # The choices are read more than once, so an iterator would not do.
+        choices = tuple(choices)
     metadata = {
         "help": help,
-        "choices": tuple(choices) if choices is not None else None,
+        "choices": choices,
         "minimum": minimum,
         "maximum": maximum,
         "shapes_bytes": shapes_bytes,
         "metavar": metavar,
         "is_flag": is_flag,
     }
-    if isinstance(default, (list, tuple)):
+    # A dataclass refuses a mutable default.
+    if isinstance(default, list):
         default = tuple(default)
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -113,11 +117,14 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return not has_default and field.default_factory is dataclasses.MISSING
 
 
-def _inner_table(cls: Any, value: Any, where: str, key: str) -> Any:
-    """Return the options of the table `key` within the table `where`."""
+def _inner_table(cls: Any, value: Any, outer_name: str, key: str) -> Any:
+    """Return the options of a table within another one; raise SettingsError."""
     if isinstance(value, cls):
         return value
-    name = f"{where[:-1]}.{key}]" if where.endswith("]") else f"{where}.{key}"
+    name = f"{outer_name}.{key}"
+    if outer_name.endswith("]"):
+        # The table `y` in `[x]` is `[x.y]`.
+        name = f"{outer_name[:-1]}.{key}]"
     if not isinstance(value, Mapping):
         example = dataclasses.fields(cls)[0].name
         raise SettingsError(f"{name}: {value!r} is not a table, such as {{{example} = 1}}")
@@ -166,7 +173,7 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=30, width=width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap the paragraphs of prose; keep those with indented lines, such as examples."""
+        """Break the lines of prose; keep paragraphs with indented lines, such as examples."""
         paragraphs = []
         for paragraph in text.strip("\n").split("\n\n"):
             lines = paragraph.splitlines()
@@ -243,12 +250,14 @@ def _add_flag(
     is_explained: bool,
 ) -> None:
     scalar, is_repeated, _ = parts_of(kind)
-    text = _help(field) if is_explained else argparse.SUPPRESS
-    arguments: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
+    # A flag without a default leaves no trace if it is not given, so the table's value stays.
+    arguments: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
+    arguments["help"] = _help(field) if is_explained else argparse.SUPPRESS
     if scalar is bool:
         parser.add_argument(f"--{field.name}", f"--no_{field.name}", action=_Switch, **arguments)
         return
     if is_repeated:
+        # `--dumps a b --dumps c` names three.
         arguments["nargs"] = "+"
         arguments["action"] = "extend"
     parser.add_argument(
@@ -260,6 +269,7 @@ def _help(field: dataclasses.Field[Any]) -> str:
     text = field.metadata.get("help", "")
     if field.default not in (dataclasses.MISSING, None, (), ""):
         text += f" (default: {_shown(field.default)})"
+    # argparse formats the text with `%`.
     return str(text).replace("%", "%%")
 
 
@@ -317,15 +327,21 @@ def _converter(scalar: type) -> Any:
 
 
 def _shown(value: Any) -> str:
+    """Return a default value for the help."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(value)
 
 
 def _as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return shaping_options(value)
-    return list(value) if isinstance(value, tuple) else value
+    # JSON has lists, no tuples.
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 class ExitCode(IntEnum):
@@ -339,18 +355,11 @@ class ExitCode(IntEnum):
         member.meaning = meaning
         return member
 
-    DONE = 0, "done; of verify: no problems found"
-    ERROR = 1, "an error, in one line; of verify: something does not hold"
-    USAGE = 2, "wrong usage: an unknown command, flag or setting, or a value that it does not take"
-    NOT_FOUND = (
-        3,
-        "not found: the folder is not a run, the URL does not appear in it, or there is no such "
-        "dataset or document",
-    )
-    RUNNING = (
-        4,
-        "a job on a cluster is at work on the run; the same command, run later, shows how it ended",
-    )
+    DONE = 0, "done; for `owt verify`: no problems found"
+    ERROR = 1, "an error, in one line; for `owt verify`: problems found"
+    USAGE = 2, "wrong usage: an unknown command, flag or setting, or a value that is not allowed"
+    NOT_FOUND = 3, "not found: the folder is not a run, or has no such URL, dataset or document"
+    RUNNING = 4, "a job on a cluster works on the run; the same command shows its result later"
     INTERRUPTED = 130, "interrupted (Ctrl-C); the same command continues where it stopped"
-    NO_READER = 141, "the output has no reader any more, as in `owt ls ... | head`"
+    NO_READER = 141, "the reader of the output has ended, as in `owt ls ... | head`"
     TERMINATED = 143, "terminated (SIGTERM); the same command continues where it stopped"

@@ -1,4 +1,4 @@
-"""The value of an option: what it may be, in words, and its conversion from TOML or a flag."""
+"""The value of an option: its allowed values in words, and its conversion from TOML or a flag."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class FieldType(NamedTuple):
 def parts_of(kind: Any) -> FieldType:
     """Return the parts of a field's type."""
     is_optional = False
+    # `int | None` is a UnionType, `Optional[int]` a Union.
     if typing.get_origin(kind) in (Union, types.UnionType):
         members = typing.get_args(kind)
         is_optional = type(None) in members
@@ -52,7 +53,7 @@ def parts_of(kind: Any) -> FieldType:
 
 
 def allowed_values(field: dataclasses.Field[Any], kind: Any) -> str:
-    """Return what a field's value may be, in words."""
+    """Return the allowed values of a field, in words."""
     scalar, is_repeated, is_optional = parts_of(kind)
     choices = field.metadata.get("choices")
     low = field.metadata.get("minimum")
@@ -66,24 +67,27 @@ def allowed_values(field: dataclasses.Field[Any], kind: Any) -> str:
         text += f" of at most {high}"
     if is_repeated:
         text = f"a list, each {text}"
-    return f"{text}, or empty" if is_optional else text
+    if is_optional:
+        text += ", or empty"
+    return text
 
 
-def convert(field: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> Any:
-    """Return a field's value from TOML or a flag; raise SettingsError, which names `where`."""
+def convert(field: dataclasses.Field[Any], kind: Any, value: Any, name: str) -> Any:
+    """Return a field's value from TOML or a flag; raise SettingsError, which begins with `name`."""
     scalar, is_repeated, is_optional = parts_of(kind)
+    # TOML has no null, so an empty string stands for it.
     if is_optional and (value is None or value == ""):
         return None
     if not is_repeated:
-        return _convert_scalar(field, kind, value, where)
+        return _convert_scalar(field, kind, value, name)
     is_list = isinstance(value, (list, tuple))
     items = list(value) if is_list else [value]
     if field.metadata.get("choices"):
         # No choice has a comma: `--sources live,archive` names two.
         items = _split_at_commas(items)
-    # A wrong item of a list is explained by what an item may be.
-    expected = scalar if is_list or isinstance(value, scalar) else kind
-    return tuple(_convert_scalar(field, expected, item, where) for item in items)
+    # The error about a wrong item of a list describes an item, not the list.
+    described = scalar if is_list or isinstance(value, scalar) else kind
+    return tuple(_convert_scalar(field, described, item, name) for item in items)
 
 
 def _split_at_commas(items: Iterable[Any]) -> list[Any]:
@@ -93,20 +97,21 @@ def _split_at_commas(items: Iterable[Any]) -> list[Any]:
     return parts
 
 
-def _convert_scalar(field: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> Any:
-    """Return a single value of a field; `kind` is what the error names as allowed."""
+def _convert_scalar(field: dataclasses.Field[Any], kind: Any, value: Any, name: str) -> Any:
+    """Return a single value of a field; the error describes the values of `kind`."""
     scalar = parts_of(kind).scalar
+    # A whole number is taken for a float; no other type is taken for another one.
     try:
         converted = msgspec.convert(value, _constrained(field, scalar))
     except msgspec.ValidationError:
         allowed = allowed_values(field, kind)
         if scalar is float and isinstance(value, float) and not math.isfinite(value):
-            raise SettingsError(f"{where}: {value} is not finite; expected {allowed}") from None
+            raise SettingsError(f"{name}: {value} is not finite; expected {allowed}") from None
         choices = field.metadata.get("choices")
         hint = _suggestion(value, choices) if choices and isinstance(value, str) else ""
-        raise SettingsError(f"{where}: {value!r} is not {allowed}{hint}") from None
+        raise SettingsError(f"{name}: {value!r} is not {allowed}{hint}") from None
     if scalar is int and not _MIN_INT <= converted <= _MAX_INT:
-        raise SettingsError(f"{where}: {value} does not fit into 64 bits")
+        raise SettingsError(f"{name}: {value} does not fit into 64 bits")
     return converted
 
 
@@ -124,6 +129,7 @@ def _constrained(field: dataclasses.Field[Any], scalar: type) -> Any:
         low = -_MAX_FLOAT if low is None else low
         high = _MAX_FLOAT if high is None else high
         return Annotated[float, msgspec.Meta(ge=float(low), le=float(high))]
+    # msgspec takes bounds of 64 bits only, so the range of TOML is checked afterwards.
     return Annotated[int, msgspec.Meta(ge=low, le=high)]
 
 

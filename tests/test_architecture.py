@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,8 +46,8 @@ FLOORS = (
     ("commands", "demo", "flex_template", "__main__"),
     ("owt_pipeline",),
 )
-"""The rooms of `owt_pipeline`, from the lowest floor up. A module imports its own room and those
-on lower floors, and but for STAGES also those next to it. `cli` loads commands by name; nothing
+"""The rooms of `owt_pipeline`, from the lowest floor up. A module imports its own room and rooms on
+lower floors. Except for STAGES, it also imports rooms of its own floor. `cli` loads commands by name; nothing
 imports the package's face, `owt_pipeline` itself."""
 
 ALCOVES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -54,6 +55,7 @@ ALCOVES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("options",),
         ("answers",),
         ("segments",),
+        ("rounds", "outcomes"),
         ("recorder",),
         ("web",),
         ("archives",),
@@ -85,7 +87,7 @@ class Import(NamedTuple):
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """The syntax trees of the packages' modules, by name."""
+    """Return the syntax trees of the packages' modules, by name."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     return {_name_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
@@ -96,53 +98,54 @@ def _name_of(path: Path) -> str:
 
 @cache
 def imports() -> list[Import]:
-    return [found for name, tree in modules().items() for found in _imports_of(name, tree)]
+    """Return the imports of all modules."""
+    return list(chain.from_iterable(_imports_of(name, tree) for name, tree in modules().items()))
 
 
 def _imports_of(importer: str, node: ast.AST) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "__name__ == '__main__'":
+        condition = ast.unparse(child.test) if isinstance(child, ast.If) else ""
+        if condition == "__name__ == '__main__'":
             continue
-        if (
-            isinstance(child, ast.If)
-            and ast.unparse(child.test) == "TYPE_CHECKING"
-            and importer == "owt_pipeline"
-        ):
+        if condition == "TYPE_CHECKING" and importer == "owt_pipeline":
             continue
         if isinstance(child, ast.Import):
             yield from (Import(importer, alias.name, "") for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, f"{importer}: a relative import"
             for alias in child.names:
-                is_module = f"{child.module}.{alias.name}" in modules()
-                yield Import(
-                    importer,
-                    f"{child.module}.{alias.name}" if is_module else str(child.module),
-                    "" if is_module else alias.name,
-                )
+                module = f"{child.module}.{alias.name}"
+                if module in modules():
+                    yield Import(importer, module, "")
+                else:
+                    yield Import(importer, str(child.module), alias.name)
         yield from _imports_of(importer, child)
 
 
 def own_imports() -> list[Import]:
-    """Those of a module of ours."""
-    return [
-        found for found in imports() if found.module in modules() and found.module != found.importer
-    ]
+    """Return the imports of our own modules."""
+    return [line for line in imports() if line.module in modules() and line.module != line.importer]
 
 
 def room(module: str) -> str:
-    """`schemas`, `owt_pipeline` itself, or the folder or module right below it or its `stages`;
-    "" for all others."""
-    package, _, rest = module.partition(".")
-    if package != "owt_pipeline" or not rest:
-        return package if package in ("schemas", "owt_pipeline") else ""
-    first, _, rest = rest.partition(".")
-    return rest.partition(".")[0] if first == "stages" and rest else first
+    """Return the room of a module; "" outside of `owt_pipeline` and `schemas`.
+
+    A room is one of these packages, or a folder or module right below `owt_pipeline` or its
+    `stages`.
+    """
+    package, *names = module.split(".")
+    if package not in ("schemas", "owt_pipeline"):
+        return ""
+    if package == "schemas" or not names:
+        return package
+    is_in_stages = names[0] == "stages" and len(names) > 1
+    return names[1] if is_in_stages else names[0]
 
 
 def floor(module: str) -> int:
-    (found,) = (number for number, rooms in enumerate(FLOORS) if room(module) in rooms)
-    return found
+    """Return the number of the floor of a module's room."""
+    (number,) = (number for number, rooms in enumerate(FLOORS) if room(module) in rooms)
+    return number
 
 
 def test_imports_go_down_the_floors_and_not_from_stage_to_stage() -> None:
@@ -153,10 +156,10 @@ def test_imports_go_down_the_floors_and_not_from_stage_to_stage() -> None:
         )
 
     wrong = [
-        f"{found.importer} (floor {floor(found.importer)}) imports {found.module} (floor "
-        f"{floor(found.module)})"
-        for found in own_imports()
-        if is_wrong(found.importer, found.module)
+        f"{line.importer} (floor {floor(line.importer)}) imports {line.module} (floor "
+        f"{floor(line.module)})"
+        for line in own_imports()
+        if is_wrong(line.importer, line.module)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -172,12 +175,13 @@ def test_imports_within_a_stage_go_down_its_floors(stage: str) -> None:
     within = [name for name in modules() if name.startswith(prefix)]
     assert {name_within(module) for module in within} == set(floor_by_name)
     wrong = []
-    for found in own_imports():
-        if not (found.importer.startswith(prefix) and found.module.startswith(prefix)):
+    for line in own_imports():
+        if not (line.importer.startswith(prefix) and line.module.startswith(prefix)):
             continue
-        importer, imported = name_within(found.importer), name_within(found.module)
+        importer = name_within(line.importer)
+        imported = name_within(line.module)
         if importer != imported and floor_by_name[imported] >= floor_by_name[importer]:
-            wrong.append(f"{found.importer} imports {found.module}")
+            wrong.append(f"{line.importer} imports {line.module}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -212,13 +216,13 @@ def test_the_chain_of_stages_is_the_one_that_the_texts_name() -> None:
         ("trainer", {"trainer.tools"}),  # a training step needs none of them
     ],
 )
-def test_packages_do_not_import_what_they_must_not(package: str, forbidden: set[str]) -> None:
+def test_packages_do_not_import_forbidden_packages(package: str, forbidden: set[str]) -> None:
     wrong = [
-        f"{found.importer} imports {found.module}"
-        for found in imports()
-        if is_within(found.importer, {package})
-        and is_within(found.module, forbidden)
-        and not is_within(found.importer, forbidden)
+        f"{line.importer} imports {line.module}"
+        for line in imports()
+        if is_within(line.importer, {package})
+        and is_within(line.module, forbidden)
+        and not is_within(line.importer, forbidden)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -243,11 +247,13 @@ def folder(module: str) -> str:
 @pytest.mark.parametrize("place", [str, folder], ids=["files", "folders"])
 def test_no_circle(place: Callable[[str], str]) -> None:
     graph: dict[str, set[str]] = {}
-    for found in own_imports():
-        here, there = place(found.importer), place(found.module)
-        if here != there:
-            graph.setdefault(here, set()).add(there)
-    TopologicalSorter(graph).prepare()  # raises CycleError
+    for line in own_imports():
+        importer = place(line.importer)
+        imported = place(line.module)
+        if importer != imported:
+            graph.setdefault(importer, set()).add(imported)
+    # It raises CycleError.
+    TopologicalSorter(graph).prepare()
 
 
 def test_a_module_has_a_subjects_name_and_at_most_450_lines() -> None:
@@ -258,7 +264,10 @@ def test_a_module_has_a_subjects_name_and_at_most_450_lines() -> None:
     ]
     for name in modules():
         path = ROOT / name.replace(".", "/")
-        path = path / "__init__.py" if (path / "__init__.py").exists() else path.with_suffix(".py")
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        wrong += [f"{name} has {lines} lines"] if lines > 450 else []
+        file = path / "__init__.py"
+        if not file.exists():
+            file = path.with_suffix(".py")
+        num_lines = len(file.read_text(encoding="utf-8").splitlines())
+        if num_lines > 450:
+            wrong.append(f"{name} has {num_lines} lines")
     assert not wrong, "\n".join(wrong)

@@ -1,5 +1,4 @@
-"""What is published: the metadata, the declared dependencies, and the wheel in environments that
-hold nothing else."""
+"""The published package: its metadata, its declared dependencies, and its wheel by itself."""
 
 from __future__ import annotations
 
@@ -23,6 +22,7 @@ from packaging.requirements import Requirement
 from owt_pipeline import __version__
 from owt_pipeline.__main__ import PACKAGES_OF_COMMANDS
 from owt_pipeline.engine.stage import Stage
+from owt_pipeline.engine.worker_packages import package_options
 from owt_pipeline.ledger import versions
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
@@ -68,7 +68,7 @@ def normalized(name: str) -> str:
 
 
 def declared(*extras: str) -> set[str]:
-    """The names of the distributions that the package and these extras ask for."""
+    """Return the names of the distributions that the package and these extras require."""
     lines = list(PROJECT["dependencies"])
     for extra in extras:
         lines += PROJECT["optional-dependencies"][extra]
@@ -77,22 +77,28 @@ def declared(*extras: str) -> set[str]:
 
 @cache
 def imported() -> dict[str, set[str]]:
-    """The distribution of every module that a package imports, and the files that import it."""
-    providers = importlib.metadata.packages_distributions() | {
-        "google": ["apache-beam"]
-    }  # a namespace that many share
-    found: dict[str, set[str]] = {}
-    for path in (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            for top in {module.partition(".")[0] for module in modules} - {
-                *sys.stdlib_module_names,
-                *PACKAGES,
-            }:
-                for name in providers.get(top, [top]):
-                    found.setdefault(normalized(name), set()).add(str(path.relative_to(REPOSITORY)))
-    return found
+    """Return the files that import each distribution, by its name."""
+    # Many distributions share the namespace google.
+    providers = importlib.metadata.packages_distributions() | {"google": ["apache-beam"]}
+    files_by_name: dict[str, set[str]] = {}
+    for package in PACKAGES:
+        for path in (REPOSITORY / package).rglob("*.py"):
+            for module in imported_modules(path) - sys.stdlib_module_names - set(PACKAGES):
+                for name in providers.get(module, [module]):
+                    files = files_by_name.setdefault(normalized(name), set())
+                    files.add(str(path.relative_to(REPOSITORY)))
+    return files_by_name
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the first part of the name of each module that a file imports."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+    return {name.partition(".")[0] for name in names}
 
 
 def test_everything_imported_is_declared_and_the_other_way_round() -> None:
@@ -116,6 +122,23 @@ def test_the_trainer_needs_no_package_of_the_pipeline() -> None:
 def test_the_commands_look_for_every_package_of_the_pipeline() -> None:
     of_commands = {normalized(name) for name in PACKAGES_OF_COMMANDS}
     assert of_commands == declared("pipeline") - declared()
+
+
+def test_a_staged_wheel_brings_the_packages_of_the_pipeline() -> None:
+    staged = {"extra_packages": ["dist/owt_pipeline-0.1.0-py3-none-any.whl"]}
+    options = package_options(staged)
+    assert options["requirements_cache"] == "skip"
+    lines = Path(options["requirements_file"]).read_text().splitlines()
+    versions = {
+        normalized(name): version for name, _, version in (x.partition("==") for x in lines)
+    }
+    assert versions["praw"] == importlib.metadata.version("praw")
+    assert {"lxml", "aiohttp", "duckdb", "trafilatura"} < versions.keys()
+    # Beam is in the worker's image; the wheel itself is staged.
+    assert not {"apache-beam", "owt-pipeline", "pytest", "torch"} & versions.keys()
+    assert package_options({"extra_packages": ["dist/other-1.0-py3-none-any.whl"]}) == {}
+    assert package_options({"extra_packages": None}) == {}
+    assert package_options({**staged, "requirements_file": "own.txt"}) == {}
 
 
 @pytest.mark.parametrize("extra", ["aws", "azure", "gcp", "dev"])
@@ -235,9 +258,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_base_installation_runs_every_function_of_the_library(
-    base: Path, tmp_path: Path
-) -> None:
+def test_the_base_installation_runs_every_library_function(base: Path, tmp_path: Path) -> None:
     program = REPOSITORY / "tests/base_installation.py"
     loaded = json.loads(run([base / "bin/python", program], tmp_path))
     assert loaded["import"] == ["owt_pipeline"]
@@ -247,9 +268,7 @@ def test_the_base_installation_runs_every_function_of_the_library(
 
 
 @pytest.mark.slow
-def test_the_command_without_the_pipeline_is_one_line_whose_advice_works(
-    base: Path, tmp_path: Path
-) -> None:
+def test_owt_without_the_pipeline_is_one_line_that_helps(base: Path, tmp_path: Path) -> None:
     for command in ([base / "bin/owt", "demo"], [base / "bin/python", "-m", "owt_pipeline"]):
         done = subprocess.run(command, cwd=tmp_path, env=bare(), capture_output=True, text=True)
         assert done.returncode == 1

@@ -68,7 +68,7 @@ def test_the_dialect_is_counted_outside_of_quotations(text: str, matches: int) -
     assert count_dialect(text) == matches
 
 
-def test_a_swap_or_an_unpacked_call_is_no_tuple_assignment(tmp_path: Path) -> None:
+def test_a_swap_or_an_unpacked_call_is_not_counted(tmp_path: Path) -> None:
     source = "a = 1\nb = 2\na, b = b, a\nc, d = a.split()\n"
     assert measured(source, tmp_path)["tuple"] == 0
 

@@ -18,7 +18,7 @@ _MODULES = {
     "GPT": "model",
     "preset": "shape",
     "TrainConfig": "config",
-    "train": "training",
+    "train": "train",
     "open_corpora": "corpora",
     "Loader": "data",
 }
@@ -36,7 +36,8 @@ def __getattr__(name: str) -> Any:
         if error.name not in ("torch", "safetensors"):
             raise
         raise _needs_torch() from None
-    return getattr(module, name)
+    # The module `trainer.train` can be called as its function.
+    return module if name == "train" else getattr(module, name)
 
 
 def _needs_torch() -> ImportError:

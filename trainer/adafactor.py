@@ -12,9 +12,9 @@ class Adafactor(torch.optim.Adafactor):
     """torch's Adafactor with weight decay relative to each parameter's RMS, as in transformers.
 
     In torch's, a decay of 0.1 at the usual rate of 3e-2 is fifty times AdamW's at 6e-4. Unlike
-    transformers', it damps a gradient below 1.2e-7: that of the keys' biases is only rounding. The
-    rate is at most 1/√step, as published. `step` lowers the groups' `lr` to it, so that the
-    weights, their decay and whoever reads `lr` have one rate.
+    transformers', it damps a gradient below 1.2e-7: the keys' biases have one that is only
+    rounding. The rate is at most 1/√step, as published. `step` lowers the groups' `lr` to it, so
+    that the weights, their decay and whoever reads `lr` have one rate.
     """
 
     @torch.no_grad()

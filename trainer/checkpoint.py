@@ -1,4 +1,4 @@
-"""Checkpoints: each is complete or absent, and records with checksums what it was made from.
+"""Checkpoints: each is complete or absent, and has checksums and the origin of its data.
 
     RUN/checkpoints/step-00001000/
         model.safetensors       the weights
@@ -72,7 +72,7 @@ class Record:
     step: int  # optimizer steps done
     model: dict[str, Any]  # the model's shape
     settings: dict[str, Any]  # of the run
-    data: list[dict[str, Any]]  # what it reads, by `Corpora.description`
+    data: list[dict[str, Any]]  # its datasets, by `Corpora.description`
     tokenizer: dict[str, Any]  # name, sha256, vocab_size, eot
     parent: str  # digest of the checkpoint this run continued from, or ""
     world_size: int  # number of ranks
@@ -346,26 +346,27 @@ def resolve(path: str | Path, step: int | None = None) -> Path:
     folder = Path(path)
     if step is None and (folder / RECORD).exists():
         return folder
-    run = folder.parent if folder.name == "checkpoints" else folder
-    chosen = _newest(folder, run) if step is None else _of_step(run, step)
-    note(f"taking {chosen}")
-    return chosen
-
-
-def _newest(folder: Path, run: Path) -> Path:
+    run = folder
+    if folder.name == "checkpoints":
+        run = folder.parent
+    if step is not None:
+        return _of_step(run, step)
     newest = latest(run, note, "restore it, or name another one by --step", is_strict=True)
     if newest is None:
         raise CheckpointError(
             f"{folder} is neither a checkpoint nor the folder of a run that has one"
         )
+    note(f"taking {newest[0]}")
     return newest[0]
 
 
 def _of_step(run: Path, step: int) -> Path:
+    """Return the run's checkpoint of a step; raises CheckpointError if there is none."""
     path_by_step = {int(path.name.removeprefix("step-")): path for path in checkpoints(run)}
     if step not in path_by_step:
         steps = ", ".join(map(str, path_by_step)) or "none"
         raise CheckpointError(f"{run} has no checkpoint of step {step}; it has {steps}")
+    note(f"taking {path_by_step[step]}")
     return path_by_step[step]
 
 

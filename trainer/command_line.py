@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import tomllib
 
 from schemas import SettingsError
-from schemas.settings import (
-    ExitCode,
-    FlagFormatter,
-    add_flags,
-    did_you_mean,
-    flags_given,
-    from_table,
-    shortened,
-)
+from schemas.command_line import CommandParser
+from schemas.settings import ExitCode, add_flags, flags_given, from_table
 
 Options = TypeVar("Options")
 
 
-class CommandParser(argparse.ArgumentParser):
-    """Shows help as it was written, and accepts no abbreviated flags.
-
-    Raises SettingsError for a mistake.
-    """
-
-    def __init__(
-        self, prog: str, arguments: str, description: str | None, epilog: str | None = None
-    ) -> None:
-        super().__init__(
-            prog=f"python -m {prog}",
-            # The names of the flags are in the list below it.
-            usage=f"python -m {prog} {arguments} [FLAGS]",
-            description=description,
-            epilog=epilog,
-            formatter_class=FlagFormatter,
-            allow_abbrev=False,
-        )
-
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            flag = unknown[0].partition("=")[0]
-            suggestion = did_you_mean(flag, self._option_string_actions).replace("'", "")
-            if not suggestion.startswith("; did"):
-                # A list of all flags is too long for a message.
-                suggestion = ""
-            self.error(f"unknown argument {unknown[0]}{suggestion}")
-        return parsed
-
-    def error(self, message: str) -> NoReturn:
-        message = shortened(message)
-        if not message.endswith("?"):
-            message = f"{message}; see {self.prog} --help"
-        raise SettingsError(message)
+def command_parser(
+    prog: str, arguments: str, description: str | None, epilog: str | None = None
+) -> CommandParser:
+    """Return the parser of a command of the trainer; `arguments` are those without a flag."""
+    return CommandParser(
+        prog=f"python -m {prog}",
+        # The names of the flags are in the list below it.
+        usage=f"python -m {prog} {arguments} [FLAGS]",
+        description=description,
+        epilog=epilog,
+    )
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], str]:
@@ -131,7 +99,7 @@ def run_command(
 
     `positional` has the help of each. The one called `runs` is a list.
     """
-    parser = CommandParser(prog, " ".join(positional).upper(), description)
+    parser = command_parser(prog, " ".join(positional).upper(), description)
     for name, help_text in positional.items():
         nargs = "+" if name == "runs" else None
         parser.add_argument(name, metavar=name.upper(), help=help_text, nargs=nargs)

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, read_settings
+from trainer.command_line import command_parser, read_settings
 from trainer.optimizers import OPTIMIZERS
 from trainer.schedules import SCHEDULES, learning_rate
 from trainer.shape import PRESETS, ModelConfig, preset
@@ -284,7 +284,7 @@ def known_entries(
     """Return the entries that are fields of `cls`.
 
     `say` names each other one that had its default, or was empty or off. Raises SettingsError for
-    one that had another value: what it did is unknown here.
+    one that had another value: its effect is unknown here.
     """
     fields = _names(cls)
     for name in sorted(entries.keys() - fields):
@@ -321,11 +321,11 @@ waits forever when one joins."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
-    """Return the settings of a command line; flags override those of a CONFIG.toml.
+    """Return the settings of a command line; flags override a CONFIG.toml.
 
     Raises SettingsError.
     """
-    parser = CommandParser(
+    parser = command_parser(
         "trainer.train",
         "[CONFIG.toml]",
         "Train a GPT-2 on token shards. The same command again continues where it stopped.",

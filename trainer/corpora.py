@@ -1,4 +1,4 @@
-"""Token datasets with one tokenizer, mixed by weight: what a run reads."""
+"""Token datasets with one tokenizer, mixed by weight: the data of a run."""
 
 from __future__ import annotations
 
@@ -130,12 +130,15 @@ def open_corpora(data: str | Sequence[str], begun: Sequence[dict[str, Any]] = ()
             dataset.first(entry["files"]) for dataset, entry in zip(datasets, begun, strict=True)
         ]
     tokens = []
-    parts = []
+    parts: list[float] = []
     for dataset, (_, weight) in zip(datasets, weighted, strict=True):
         lengths = dataset.documents("train").lengths
         tokens.append(int(lengths.sum()) + len(lengths))
-        # A dataset without a document in `train` has no share.
-        parts.append(weight if weight and tokens[-1] else tokens[-1])
+        # A dataset without a document in `train` has no share, whatever its weight.
+        if weight and tokens[-1]:
+            parts.append(weight)
+        else:
+            parts.append(tokens[-1])
     shares = [part / (sum(parts) or 1) for part in parts]
     return Corpora(tuple(datasets), tuple(shares), tuple(tokens))
 

@@ -32,11 +32,11 @@ PEAK_TFLOPS: dict[str, float] = {
 # Tokens of a forward pass. On an H200, 64 windows of 1,024 were no faster than 32.
 _MAX_TOKENS = 32 * 1024
 _DEFAULT_WINDOWS_ON_CPU = 8
-# Of the GPU's memory, what a step may take.
+# The share of the GPU's memory that a step may take.
 _MEMORY_SHARE = 0.85
 # Weight, gradient, AdamW's two moments in float32, and a copy in bfloat16.
 _BYTES_PER_PARAMETER = 18
-# What a token keeps in each block, for each channel; with recomputation only the block's input.
+# Kept for each token in each block; with recomputation only the block's input.
 _BYTES_PER_CHANNEL = 34
 _BYTES_PER_CHANNEL_RECOMPUTED = 2
 # Logits in bfloat16, in float32, and their gradient.
@@ -45,10 +45,11 @@ _BYTES_PER_LOGIT = 10
 
 def device_of(name: str) -> torch.device:
     """Return the device called `name`: auto, cpu or cuda. Raises ValueError if there is none."""
-    has_cuda = torch.cuda.is_available()
-    if name == "cuda" and not has_cuda:
+    if name != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda")
+    if name == "cuda":
         raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
-    return torch.device("cuda" if name != "cpu" and has_cuda else "cpu")
+    return torch.device("cpu")
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -90,7 +91,10 @@ def use_fastest_attention(
     device: torch.device,
     closing: ExitStack,
 ) -> str:
-    """Prefer cuDNN's attention on a Hopper GPU until `closing` ends; return what is used here."""
+    """Prefer cuDNN's attention on a Hopper GPU until `closing` ends.
+
+    Return the name of the attention that this device has.
+    """
     if has_mask and device.type == "cuda":
         return "FlexAttention"
     if device.type == "xla":

@@ -128,8 +128,9 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
     candidates: list[int] = []
     for name in ("config.json", "generation_config.json"):
         value = _read_entries(folder / name).get("eos_token_id")
-        values = value if isinstance(value, list) else [value]
-        candidates = candidates or [token for token in values if type(token) is int]
+        if not isinstance(value, list):
+            value = [value]
+        candidates = candidates or [token for token in value if type(token) is int]
     if has_tokenizer(folder):
         text = _read_entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
         if isinstance(text, dict):

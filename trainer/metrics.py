@@ -1,4 +1,4 @@
-"""What a run reports: a JSON line for each step, a page, TensorBoard events, progress lines."""
+"""The reports of a run: a JSON line for each step, a page, TensorBoard events, progress lines."""
 
 from __future__ import annotations
 
@@ -194,8 +194,10 @@ def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) 
     parts.append(f"lr {record['lr']:.2e}")
     parts.append(f"norm {record['grad_norm']:.2f}")
     parts.append(f"{rate:,.0f} tokens/s")
-    if device.type == "cuda":
-        parts.append("MFU unknown" if record["mfu"] is None else f"MFU {record['mfu']:.1%}")
+    if record["mfu"] is not None:
+        parts.append(f"MFU {record['mfu']:.1%}")
+    elif device.type == "cuda":
+        parts.append("MFU unknown")
     parts.append(f"{record['memory_gb']:.1f} GB")
     tokens_left = (max_steps - step) * record["tokens"]
     parts.append(f"{timedelta(seconds=round(tokens_left / max(rate, 0.1)))} left")

@@ -24,7 +24,7 @@ from trainer.shape import PRESETS, ModelConfig, preset
 
 __all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
 
-# Which position attends to which: (B, 1, T, T) of bool, or FlexAttention's blocks of it.
+# The positions that each one attends to: (B, 1, T, T) of bool, or FlexAttention's blocks of it.
 Mask = torch.Tensor | BlockMask
 # Cosines and sines of the angles, (T, D / 2) each.
 Rotation = tuple[torch.Tensor, torch.Tensor]
@@ -57,7 +57,7 @@ class LayerCache:
     length: int
 
     def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the next positions' keys and values; return those of all positions so far."""
+        """Store the next positions' keys and values; return all that are stored."""
         end = self.length + k.shape[2]
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v
@@ -71,7 +71,7 @@ class Linear(nn.Linear):
     share weights: autocast adds up the gradients of their one copy in bfloat16.
     """
 
-    compute_dtype: torch.dtype | None = None  # None: that of the weights
+    compute_dtype: torch.dtype | None = None  # None: as the weights
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         dtype = self.compute_dtype or self.weight.dtype
@@ -87,7 +87,7 @@ class GPT(nn.Module):
 
     # Recompute each block's activations in the backward pass of training.
     checkpoint_activations = False
-    # The type in which matrices are multiplied; None for that of the weights.
+    # The type in which matrices are multiplied; None for the type of the weights.
     compute_dtype: torch.dtype | None = None
 
     def __init__(self, config: ModelConfig) -> None:
@@ -150,7 +150,7 @@ class GPT(nn.Module):
         """Compile the blocks and the output.
 
         One compilation serves all blocks. In parts, so that DDP averages the gradients of a block
-        while those of the blocks before it are computed.
+        while earlier blocks still compute theirs.
         """
         for block in self.h:
             block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
@@ -165,7 +165,7 @@ class GPT(nn.Module):
     ) -> torch.Tensor:
         """Return the logits (B, T, V) of `ids` (B, T), or with `targets` their loss in nats.
 
-        Targets (B, T) of −100 are ignored. `reduction` is that of the cross-entropy: `mean`, `sum`,
+        Targets (B, T) of −100 are ignored. `reduction` of the cross-entropy is `mean`, `sum`,
         or `none` for (B, T). `mask` is which position attends to which (`data.attention_mask`); by
         default each attends to all before it.
         """
@@ -238,7 +238,8 @@ class GPT(nn.Module):
             # The residual stream has the type of the embedding in every model.
             x = self.embedding_up(x).type_as(x)
         for layer in range(config.n_layer):
-            block = self.h[0 if config.shared_layers else layer]
+            # Layers that share weights have one block.
+            block = self.h[layer % len(self.h)]
             if self.checkpoint_activations and self.training:
                 x = checkpoint(block, x, None, mask, rotation, use_reentrant=False)
             else:

@@ -26,7 +26,7 @@ _CURVES = {
     "grad_norm": ("Gradient norm", ""),
     "tokens_per_s": ("Tokens per second", ""),
 }
-# The label and format of a record's value; the page shows those of the last step that has them.
+# The label and format of a record's value. The page shows the last value that there is.
 _FIGURES = {
     "loss": ("loss", ".4f"),
     "val_loss": ("validation loss", ".4f"),

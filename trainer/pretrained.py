@@ -98,8 +98,10 @@ def load_pretrained(
                 f"verify_key: signatures are of a folder: hf download {source} --local-dir FOLDER"
             )
         source = str(download_model(source))
-    is_huggingface = (Path(source) / "config.json").is_file()
-    folder = Path(source) if is_huggingface else resolve(source, step)
+    folder = Path(source)
+    is_huggingface = (folder / "config.json").is_file()
+    if not is_huggingface:
+        folder = resolve(source, step)
     if verify:
         verify(folder)
     record = None
@@ -109,17 +111,10 @@ def load_pretrained(
         eot = end_of_text(folder, model.config.vocab_size)
     else:
         record = read_record(folder)
-        shape = known_entries(ModelConfig, record.model, str(folder), note)
-        model = GPT(ModelConfig(**shape))
-        model.load_state_dict(load_file(folder / WEIGHTS))
+        model = _load_checkpoint(folder, record)
         eot = record.tokenizer["eot"]
         has_mask = record.settings.get("document_mask", False)
-    for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
-            raise CheckpointError(
-                f"{folder}: the weights {name} are not finite; take another model, or an earlier "
-                f"checkpoint"
-            )
+    _check_finite(model, folder)
     return Pretrained(
         folder=folder,
         model=model.to(device).eval(),
@@ -128,3 +123,20 @@ def load_pretrained(
         record=record,
         blocks=DocumentBlocks(eot, has_mask),
     )
+
+
+def _load_checkpoint(folder: Path, record: Record) -> GPT:
+    shape = known_entries(ModelConfig, record.model, str(folder), note)
+    model = GPT(ModelConfig(**shape))
+    model.load_state_dict(load_file(folder / WEIGHTS))
+    return model
+
+
+def _check_finite(model: GPT, folder: Path) -> None:
+    """Raise CheckpointError if a weight is not a number, or infinite."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise CheckpointError(
+                f"{folder}: the weights {name} are not finite; take another model, or an earlier "
+                f"checkpoint"
+            )

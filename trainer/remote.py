@@ -182,15 +182,15 @@ def _download_first(repository: str, files: Sequence[str], revision: str) -> Pat
 class Publisher:
     """Sends the figures and checkpoints of the run in the folder `run`, in the background.
 
-    A failure is reported by `say`; training continues. Raises SettingsError if `uri` is none of
-    hf://, s3://, gs:// and a folder that can be made; if it is the run; if the Hub's client or
-    token is missing; or if no bucket is reached.
+    A failure is reported by `say`; training continues. `uri` is hf://, s3://, gs:// or a folder.
+    Raises SettingsError if it is something else or the run itself, if the Hub's client or token is
+    missing, or if no bucket is reached.
     """
 
     def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
         self._run = run
         self._say = say
-        # Of the Hub, from the first push on: it makes the repository.
+        # The Hub's, from the first push on: it makes the repository.
         self._scheduler: Any = None
         # None for the Hub.
         self._filesystem: pyarrow.fs.FileSystem | None = None

@@ -142,9 +142,10 @@ def load_weights(
             f"{ours.context} are kept; no state of the optimizer"
         )
         return None
-    has_state = False
     if trained.record is not None:
         their_config = config_of(trained.record.settings, config.init_from)
-        has_state = their_config.optimizer == config.optimizer
-    say(f"weights{' and state of the optimizer' if has_state else ''} from {config.init_from}")
-    return trained.folder if has_state else None
+        if their_config.optimizer == config.optimizer:
+            say(f"weights and state of the optimizer from {config.init_from}")
+            return trained.folder
+    say(f"weights from {config.init_from}")
+    return None

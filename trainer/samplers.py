@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.shards import Documents
 
-# Windows are permuted in blocks of consecutive samples, of which the last two are remembered.
+# Windows are permuted in blocks of consecutive samples. The last two are remembered.
 _BLOCK_BITS = 10
 _BLOCK = 1 << _BLOCK_BITS
 # Binary digits of a mixture's share.
@@ -239,7 +239,7 @@ def longbiased(
     long_min_tokens: int = 512,
     long_fraction: float = 0.7,
 ) -> Sampler:
-    """Return samples of which a `long_fraction` is from long documents, the others from all.
+    """Return samples: a `long_fraction` from long documents, the others from all.
 
     A long document has at least `long_min_tokens`. Both kinds are packed: every long document is
     read once in each epoch of the long ones, and every document once in each epoch of all. The

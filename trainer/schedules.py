@@ -6,7 +6,7 @@ import math
 
 SCHEDULES = ("cosine", "linear", "wsd", "constant")
 
-# What is left of the peak at the last step of `cosine` and `linear`.
+# The share of the peak at the last step of `cosine` and `linear`.
 _LAST_SHARE = 0.1
 
 

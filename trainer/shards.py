@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ class TokenDataset:
 class Documents:
     """The documents of one split, addressed 0 … n−1 in the order of the shards' paths and rows.
 
-    `lengths` are the tokens of each document, int64 (n,). `dtype` is that of the ids, which are
+    `lengths` are the tokens of each document, int64 (n,). `dtype` is the type of the ids, which are
     mapped from their files in `chunks`.
     """
 
@@ -177,6 +178,15 @@ class _Chunk:
     lengths: np.ndarray
 
 
+def _advice(path: str) -> str:
+    """Return how to have a damaged shard again: from its run if it lies in one, else by a copy."""
+    run, is_in_run, _ = path.rpartition(f"/{_TOKENS}/")
+    if not is_in_run:
+        return "copy it again"
+    quoted = shlex.quote(run)
+    return f"run `owt verify {quoted} --repair`, then `owt run {quoted} --until tokenize`"
+
+
 def _read_chunks(file: TokenFile, vocab_size: int, ids_checked: bool) -> Iterator[_Chunk]:
     """Yield the record batches of a file; raises ShardError naming it."""
     path = file.path
@@ -192,14 +202,13 @@ def _read_chunks(file: TokenFile, vocab_size: int, ids_checked: bool) -> Iterato
             is_id_type = ids.dtype in (np.uint16, np.uint32)
             if not is_id_type or offsets[0] or not np.array_equal(np.diff(offsets), lengths):
                 raise ShardError(
-                    f"{path} has no tokens as tokenize writes them ({tokens.type}); run tokenize "
-                    f"again"
+                    f"{path} has no tokens as tokenize writes them ({tokens.type}); {_advice(path)}"
                 )
             if not ids_checked and ids.max(initial=0) >= vocab_size:
                 row = int(np.searchsorted(offsets, ids.argmax(), side="right")) - 1
                 raise ShardError(
                     f"{path}, row {first_row + row}: token id {ids.max()} is outside the "
-                    f"tokenizer's vocabulary of {vocab_size}; run tokenize again"
+                    f"tokenizer's vocabulary of {vocab_size}; {_advice(path)}"
                 )
             first_row += len(batch)
             yield _Chunk(ids, lengths)
@@ -233,7 +242,7 @@ def open_dataset(folder: str | Path) -> TokenDataset:
         source = _Run(run, filesystem, root)
         manifest = _read_manifest(source)
     except FileNotFoundError as error:
-        hint = "run the tokenize stage first, or copy that file too"
+        hint = f"run `owt run {shlex.quote(run)} --until tokenize`, or copy that file too"
         raise ShardError(f"no token shards in {folder}: {error}; {hint}") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise ShardError(f"{folder} cannot be opened: {why_not(error)}") from error
@@ -329,7 +338,7 @@ def sha256_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """What a run's manifest records of its tokens."""
+    """The entries of the tokens in a run's manifest."""
 
     files: list[TokenFile]
     tokenizer: TokenizerInfo
@@ -350,7 +359,10 @@ def _read_manifest(run: _Run) -> _Manifest:
                 f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}"
             )
         if _TOKENS not in root["datasets"]:
-            raise ShardError(f"{path} has no finished tokens: run the tokenize stage first")
+            raise ShardError(
+                f"{path} has no finished tokens: run "
+                f"`owt run {shlex.quote(run.name)} --until tokenize`"
+            )
         dataset = root["datasets"][_TOKENS]
         files = _read_files(run, dataset["files"])
         properties = dataset["properties"]

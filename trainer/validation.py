@@ -66,7 +66,7 @@ def validation_loss(
 
 
 def count_bytes(windows: torch.Tensor, tokenizer: TokenizerInfo) -> int:
-    """Return the UTF-8 bytes of the windows' targets; 0 if the package tokenizers cannot tell."""
+    """Return the UTF-8 bytes of the windows' targets; 0 without the package tokenizers."""
     targets = windows[:, 1:].flatten()
     if not len(targets):
         return 0

@@ -1,6 +1,6 @@
 """The command for TPUs: `python -m trainer.xla CONFIG.toml` starts a process for each chip.
 
-The chips are those of this host. The arguments are those of `trainer.train`.
+It uses all chips of this host. It takes the arguments of `trainer.train`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from trainer.command_line import run_reporting
 from trainer.config import parse
 from trainer.distributed import xla_package
-from trainer.training import main as train
+from trainer.train import main as train
 
 
 def _train_rank(index: int, arguments: Sequence[str]) -> None:

@@ -212,7 +212,7 @@ def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray
     own, good = page.tree.below(weight), page.tree.below(weight * label)
     words_of = [name_words(name) for name in page.paths.names]
     for path, all_weight, good_weight in zip(
-        page.paths.of, own.tolist(), good.tolist(), strict=True
+        page.paths.of_container, own.tolist(), good.tolist(), strict=True
     ):
         if all_weight > 0:
             for word in words_of[page.paths.name_of[path]]:

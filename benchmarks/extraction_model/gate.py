@@ -207,10 +207,6 @@ def read_release(pages: Sequence[LabelledPage], seeds: Sequence[int], path: Path
         return HeldOut(list(pages), counts, losses)
 
 
-def _stacked(losses: Losses) -> np.ndarray | None:
-    return np.stack(list(losses.values())) if losses else None
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.extraction_model.gate",
@@ -236,7 +232,9 @@ def main() -> int:
         sys.exit(str(error))
     changes = compare(after.pages, before.counts, after.counts)
     print(*changes, sep="\n")
-    print(*compare_losses(after.pages, _stacked(before.losses), _stacked(after.losses)), sep="\n")
+    released_losses = np.stack(list(before.losses.values())) if before.losses else None
+    losses = np.stack(list(after.losses.values()))
+    print(*compare_losses(after.pages, released_losses, losses), sep="\n")
     faults = [fault for change in changes for fault in change.faults]
     for fault in faults:
         print(f"FAILED: {fault}")

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -20,11 +20,11 @@ from owt_pipeline.command_line import (
     configure_output,
 )
 from owt_pipeline.commands.run import REMADE, recorded_stages
-from owt_pipeline.commands.takedown_search import TEXTS_IN, resolve, with_resolution
+from owt_pipeline.commands.takedown_search import TEXTS_IN, Resolved, resolve, with_resolution
 from owt_pipeline.commands.why import readers_of
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.takedowns import (
     Takedown,
     Takedowns,
@@ -92,8 +92,9 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _forget(arguments: argparse.Namespace) -> int:
+    """Record the takedowns, and remove their documents from the corpus and what follows it."""
     configure_output(arguments)
-    workdir, workers = Storage(arguments.run), arguments.workers
+    workdir = Storage(arguments.run)
     readers = readers_of(workdir)
     run = uuid.uuid4().hex
     with hold(workdir, run):
@@ -101,21 +102,49 @@ def _forget(arguments: argparse.Namespace) -> int:
         request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
         if not request.ids and not request.domains:
             raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
-        resolved = resolve(request, before, workdir, readers, workers)
+        resolved = resolve(request, before, workdir, readers, arguments.workers)
         if not arguments.dry_run:
-            after = with_resolution(workdir, before, resolved)
-            if after != before:
-                path = write_takedowns(workdir, after)
-                change_root(
-                    workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run
-                )
-            logger.info("%s has the list: owt run goes on with it, too", workdir)
+            _record(workdir, run, before, resolved)
+    _warn_of(resolved, workdir)
+    say: Callable[[str], object] = (lambda _: None) if arguments.quiet else print
+    verb = "would leave" if arguments.dry_run else "leave"
+    copies = ""
+    if resolved.copies:
+        copies = f"; {resolved.copies:,} duplicates of them stay out with them"
+    say(f"{resolved.in_corpus:,} documents {verb} the corpus{copies}")
+    if arguments.dry_run:
+        return 0
+    # A missing tokenizer must not keep documents in corpus/.
+    runtime = Runtime(workdir, arguments.workers)
+    for result in run_stages(recorded_stages(REMADE, workdir), runtime):
+        finished = " (finished)" if result.seconds is None else ""
+        say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
+    with_text = [f"{name}/" for name in _WITH_TEXT if name in readers and not readers[name].gone]
+    if with_text:
+        say(
+            f"{', '.join(with_text)} still hold what was collected: see `owt forget --help`. Once "
+            "deleted, a later run may make them again from archives that have the text"
+        )
+    return 0
+
+
+def _record(workdir: Storage, run: str, before: Takedowns, resolved: Resolved) -> None:
+    """Put what was found into the run's list of takedowns."""
+    after = with_resolution(workdir, before, resolved)
+    if after != before:
+        path = write_takedowns(workdir, after)
+        change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run)
+    logger.info("%s has the list: %s goes on with it, too", workdir, command("owt", "run", workdir))
+
+
+def _warn_of(resolved: Resolved, workdir: Storage) -> None:
+    """Log what a list of takedowns does not reach."""
     if resolved.unknown:
         logger.warning(
             "%d entries of the list name no document of %s, but stay out if it comes: %s",
             len(resolved.unknown),
             workdir,
-            _some(resolved.unknown),
+            _first_three(resolved.unknown),
         )
     if resolved.without_text:
         logger.warning(
@@ -123,41 +152,24 @@ def _forget(arguments: argparse.Namespace) -> int:
             "recognised: %s",
             len(resolved.without_text),
             ", ".join(f"{name}/" for name in TEXTS_IN),
-            _some(resolved.without_text),
+            _first_three(resolved.without_text),
         )
     if resolved.stay:
         logger.warning(
             "%d other documents have the same text and stay: %s; name them too if they are to go",
-            len(resolved.stay), _some(resolved.stay),
-        )  # fmt: skip
-    say = (lambda _: None) if arguments.quiet else print
-    copies = (
-        f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
-    )
-    say(
-        f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the "
-        f"corpus{copies}"
-    )
-    if arguments.dry_run:
-        return 0
-    # A missing tokenizer must not keep documents in corpus/.
-    for result in run_stages(recorded_stages(REMADE, workdir), Runtime(workdir, workers)):
-        finished = "" if result.seconds is not None else " (finished)"
-        say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
-    holding = [f"{name}/" for name in _WITH_TEXT if name in readers and not readers[name].gone]
-    if holding:
-        say(
-            f"{', '.join(holding)} still hold what was collected: see owt forget --help. Once "
-            "deleted, a later run may make them again from archives that have the text"
+            len(resolved.stay),
+            _first_three(resolved.stay),
         )
-    return 0
 
 
-def _some(entries: Sequence[str]) -> str:
-    return ", ".join(entries[:3]) + (", ..." if len(entries) > 3 else "")
+def _first_three(entries: Sequence[str]) -> str:
+    """Return the first entries of a list in a message."""
+    more = ", ..." if len(entries) > 3 else ""
+    return ", ".join(entries[:3]) + more
 
 
 def _lines(path: str) -> list[str]:
+    """Return the lines of a file, or of standard input for `-`, without a byte-order mark."""
     try:
         if path == "-":
             return sys.stdin.read().removeprefix("\ufeff").split("\n")
@@ -172,9 +184,10 @@ def _lines(path: str) -> list[str]:
 
 
 def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
-    """URLs, ids and domains, one per line; blank lines and comments, from a `#` on, are skipped.
+    """Return the takedowns that lines name: a URL, an id or a domain each.
 
-    Raises UserError, with the line's number, for a line that is none of them.
+    Blank lines and comments, from a `#` on, are skipped. Raises UserError, with the line's number,
+    for a line that names nothing.
     """
     ids: dict[int, Takedown] = {}
     domains: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`owt import`: the user's own text as the documents of a run."""
+"""`owt import`: make documents of the user's own text."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ from owt_pipeline.commands.run import (
     check_folder,
     exit_code,
     keep_flags,
-    keep_flags_of_first,
+    keeping_first_flags,
     places,
     runtime_of,
 )
 from owt_pipeline.engine.runner import run_stages
+from owt_pipeline.errors import UsageError, command
 from owt_pipeline.stages.import_text.stage import STAGE
 from schemas.settings import ExitCode, add_flags, flags_given
 
 
 def parser() -> CommandParser:
-    """The flags of `owt import`."""
-    found = CommandParser(
+    """Return the parser of `owt import`."""
+    parser = CommandParser(
         prog="owt import",
         usage="owt import RUN [SETTINGS.toml] [FILE ...] [FLAGS]",
         description=STAGE.help,
         epilog=f"example:\n  {STAGE.example}\n\nFlags of Apache Beam (--runner, --project, ...) "
         f"pass through.",
     )
-    add_flags(found.add_argument_group("settings of [import]"), STAGE.options)
-    config.add_run_flags(found)
-    config.add_places(found)
-    found.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
-    return found
+    add_flags(parser.add_argument_group("settings of [import]"), STAGE.options)
+    config.add_run_flags(parser)
+    config.add_places(parser)
+    parser.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`owt import` with the flags of `argv`; returns the exit code."""
+    """Run `owt import` with the flags of `argv`; returns the exit code."""
     return reporting_errors(lambda: _import(argv))
 
 
 def _import(argv: Sequence[str] | None) -> int:
-    arguments, words, rest = (flags := parser()).parse_with_files(argv)
+    """Parse the flags, import the files, and print what is next."""
+    flags = parser()
+    arguments, words, rest = flags.parse_with_files(argv)
     given = flags_given(STAGE.options, arguments)
     where, path, files = places(flags, words)
     if files:
@@ -54,13 +57,13 @@ def _import(argv: Sequence[str] | None) -> int:
     if arguments.add:
         given = config.added(tables, STAGE.name, given)
     options = config.stage_options(STAGE, path, tables, given)
+    if not options.files:
+        example = command("owt", "import", where, "texts.jsonl")
+        raise UsageError(f"import: no files given: name them, as in {example}")
     check_folder(runtime.workdir)
     all_given = {STAGE.name: given}
-    results = run_stages(
-        [(STAGE, options)],
-        runtime,
-        begun=lambda: keep_flags_of_first(runtime.workdir, path, all_given),
-    )
+    with keeping_first_flags(runtime.workdir, path, all_given) as begun:
+        results = run_stages([(STAGE, options)], runtime, begun)
     code = exit_code(results)
     if not results:
         return code

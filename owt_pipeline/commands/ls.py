@@ -20,6 +20,9 @@ from schemas import DATASETS
 from schemas.manifest import Root, ledger_of
 from schemas.quantities import format_bytes, format_duration
 
+# Sources of a generation that are named.
+_MAX_SOURCES = 4
+
 
 @dataclass(frozen=True)
 class Row:
@@ -51,89 +54,94 @@ class Row:
 
 
 def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
-    """The stages of a run, in order."""
-    at_work = running(workdir) is not None
-    log = {
-        (entry["stage"], entry.get("digest")): entry
-        for entry in read_log(workdir)
-        if "stage" in entry
-    }
-    datasets = [(name, dataset.stage) for name, dataset in DATASETS.items()] + [
-        ("report", "report")
-    ]
-    if root.generations and root.generations[0].stage == "import":
-        datasets = [
-            ("documents", "import"),
-            *(each for each in datasets if each[0] not in ("urls", "pages", "documents")),
-        ]
-    for name, stage in datasets:
-        manifest = root.datasets.get(name)
-        begun = [
-            entry.name
-            for entry in (workdir / ledger_of(stage)).walk()
-            if not entry.name.startswith("files-")
-        ]
-        records = sum("records/" in each and "/records/" not in each for each in begun)
+    """Yield the stages of a run, in order."""
+    is_running = running(workdir) is not None
+    logged = {}
+    for entry in read_log(workdir):
+        if "stage" in entry:
+            logged[entry["stage"], entry.get("digest")] = entry
+    for dataset, stage in _datasets_of(root):
+        manifest = root.datasets.get(dataset)
         if manifest is None:
-            state = ("running" if at_work else "interrupted") if begun else "-"
-            yield Row(stage, name, state, shards=records)
+            yield _unfinished(workdir, stage, dataset, is_running)
             continue
         files = DatasetReader(workdir, manifest).table_of_files.files
-        entry = log.get((stage, manifest.digest), {})
+        entry = logged.get((stage, manifest.digest), {})
         yield Row(
-            stage,
-            name,
-            "finished",
-            manifest.counts.left if name in DATASETS else None,
-            sum(manifest.counts.rejected.values()),
-            manifest.total_bytes,
-            manifest.num_shards,
-            len(lost_files(workdir, files)),
-            _moment(entry["started"] + entry["seconds"]) if entry else "",
-            entry.get("seconds"),
+            stage=stage,
+            dataset=dataset,
+            state="finished",
+            rows=manifest.counts.left if dataset in DATASETS else None,
+            rejected=sum(manifest.counts.rejected.values()),
+            bytes=manifest.total_bytes,
+            shards=manifest.num_shards,
+            gone=len(lost_files(workdir, files)),
+            finished=_as_iso(entry["started"] + entry["seconds"]) if entry else "",
+            seconds=entry.get("seconds"),
         )
+
+
+def _datasets_of(root: Root) -> list[tuple[str, str]]:
+    """Return the datasets of a run, each with its stage, in order."""
+    datasets = [(name, dataset.stage) for name, dataset in DATASETS.items()]
+    datasets.append(("report", "report"))
+    if not root.generations or root.generations[0].stage != "import":
+        return datasets
+    # `import` takes the place of the stages that make these.
+    replaced = ("urls", "pages", "documents")
+    others = [(name, stage) for name, stage in datasets if name not in replaced]
+    return [("documents", "import"), *others]
+
+
+def _unfinished(workdir: Storage, stage: str, dataset: str, is_running: bool) -> Row:
+    """Return the row of a stage that has not finished, with the shards that it has made."""
+    names = [entry.name for entry in (workdir / ledger_of(stage)).walk()]
+    begun = [name for name in names if not name.startswith("files-")]
+    state = "-"
+    if begun:
+        state = "running" if is_running else "interrupted"
+    # Records of the last step, which writes the dataset, lie in `records/`; those of other steps
+    # lie one folder deeper.
+    num_shards = sum("records/" in name and "/records/" not in name for name in begun)
+    return Row(stage, dataset, state, shards=num_shards)
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as text."""
+    """Return the rows as text."""
     cells = [("stage", "writes", "state", "rows", "rejected", "bytes", "finished")]
     for row in rows:
         counts = ("", "") if row.rows is None else (f"{row.rows:,}", f"{row.rejected:,}")
-        note = _local(row.finished)
-        if row.state in ("running", "interrupted") and row.shards:
-            note = f"{row.shards} shard(s) so far"
-        elif row.seconds is not None and note:
-            note += f", {format_duration(row.seconds)}"
-        if row.gone:
-            note += f"{', ' if note else ''}{row.gone} files are gone"
-        cells.append(
-            (
-                row.stage,
-                f"{row.dataset}/",
-                row.state,
-                *counts,
-                format_bytes(row.bytes) if row.bytes else "",
-                note,
-            )
-        )
+        size = format_bytes(row.bytes) if row.bytes else ""
+        cells.append((row.stage, f"{row.dataset}/", row.state, *counts, size, _note(row)))
     return "\n".join(aligned(cells, left=(0, 1, 2, 6)))
 
 
+def _note(row: Row) -> str:
+    """Return when a stage finished and how long it took, or how far it is; and what is missing."""
+    notes = []
+    if row.state in ("running", "interrupted") and row.shards:
+        notes.append(f"{row.shards} shard(s) so far")
+    elif row.finished:
+        notes.append(_local(row.finished))
+        if row.seconds is not None:
+            notes.append(format_duration(row.seconds))
+    if row.gone:
+        notes.append(f"{row.gone} files are gone")
+    return ", ".join(notes)
+
+
 def generations(root: Root) -> str:
-    """The run's generations as text; empty for a single one."""
+    """Return the run's generations as text; empty for a single one."""
     if len(root.generations) < 2:
         return ""
     cells = [("generation", "shards", "sources")]
-    for number, each in enumerate(root.generations):
-        names = [str(source["name"]) for source in each.sources]
-        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-        cells.append(
-            (
-                str(number),
-                f"{each.first}-{each.first + each.shards - 1}",
-                ", ".join(names[:4]) + more,
-            )
-        )
+    for number, generation in enumerate(root.generations):
+        last = generation.first + generation.shards - 1
+        names = [str(source["name"]) for source in generation.sources]
+        sources = ", ".join(names[:_MAX_SOURCES])
+        if len(names) > _MAX_SOURCES:
+            sources += f" and {len(names) - _MAX_SOURCES} more"
+        cells.append((str(number), f"{generation.first}-{last}", sources))
     return "\n\n" + "\n".join(aligned(cells, left=(0, 1, 2)))
 
 
@@ -153,6 +161,7 @@ def _ls_flags(parser: CommandParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """Run the command."""
     workdir = Storage(arguments.run)
     root = require_run(workdir)
     rows = list(rows_of(workdir, root))
@@ -166,19 +175,15 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _moment(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(
-        timespec="seconds"
-    )
+def _as_iso(seconds: float) -> str:
+    """Return a time, in seconds since 1970, in ISO 8601."""
+    time = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    return time.isoformat(timespec="seconds")
 
 
-def _local(moment: str) -> str:
-    """A moment in ISO 8601 as this machine's local time, to the minute."""
-    return (
-        datetime.datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")
-        if moment
-        else ""
-    )
+def _local(iso_time: str) -> str:
+    """Return a time in ISO 8601 as this machine's local time, to the minute."""
+    return datetime.datetime.fromisoformat(iso_time).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 main = Command("owt ls", _ls_flags, _list)

@@ -61,6 +61,7 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _near_duplicates(arguments: argparse.Namespace) -> int:
+    """Find the pairs; print a summary, and write what the flags ask for."""
     configure_output(arguments)
     if arguments.out:
         _check_target("--out", arguments.out, expand_globs(tuple(arguments.files), "files"))
@@ -72,35 +73,44 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
         from_table(Comparison, {}, "", options)
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    counted = _Counted(texts_of_files(arguments.files, arguments.text_field, "near_duplicates"))
+    texts = _CountedTexts(texts_of_files(arguments.files, arguments.text_field, "near_duplicates"))
     try:
-        found = find_duplicates(iter(counted), arguments.workers, **options)
+        pairs = find_duplicates(iter(texts), arguments.workers, **options)
     except ValueError as error:
         raise UserError(str(error)) from error
-    clusters = np.bincount(found["cluster"].to_numpy(), minlength=0) + 1
-    exact = int(pc.sum(pc.equal(found["rule"], "exact")).as_py() or 0)
-    share = len(found) / max(counted.rows, 1)
-    print(
-        f"{counted.rows:,} records: {len(found):,} repeat another one ({share:.1%}; {exact:,} "
-        f"exact copies)"
-    )
-    print(
-        f"{len(clusters):,} clusters"
-        + (f", the largest of {clusters.max():,} records" if len(clusters) else "")
-    )
+    _print_summary(pairs, texts.num_rows)
     if arguments.out:
-        folder, name = folder_of(arguments.out)
-        sink = pa.BufferOutputStream()
-        pq.write_table(found, sink, compression="zstd")
-        folder.write(name, sink.getvalue().to_pybytes())
-        folder.remove_dead_spools()
+        _write_pairs(pairs, arguments.out)
         print(f"{arguments.out}: row, kept_row, cluster, similarity, rule")
     if copies:
-        _write_copies(copies, found["row"].to_numpy(), counted.rows)
-        num_kept = counted.rows - len(found)
+        _write_copies(copies, pairs["row"].to_numpy(), texts.num_rows)
+        num_kept = texts.num_rows - len(pairs)
         files = "1 file" if len(copies) == 1 else f"{len(copies):,} files"
         print(f"{arguments.unique}: {num_kept:,} records in {files}")
     return 0
+
+
+def _print_summary(pairs: pa.Table, num_rows: int) -> None:
+    """Print how many records repeat another one, and in how many clusters."""
+    num_exact = int(pc.sum(pc.equal(pairs["rule"], "exact")).as_py() or 0)
+    share = len(pairs) / max(num_rows, 1)
+    print(
+        f"{num_rows:,} records: {len(pairs):,} repeat another one ({share:.1%}; {num_exact:,} "
+        f"exact copies)"
+    )
+    # Each pair is a record that repeats the one which its cluster keeps.
+    sizes = np.bincount(pairs["cluster"].to_numpy(), minlength=0) + 1
+    largest = f", the largest of {sizes.max():,} records" if len(sizes) else ""
+    print(f"{len(sizes):,} clusters{largest}")
+
+
+def _write_pairs(pairs: pa.Table, path: str) -> None:
+    """Write the pairs as Parquet to a path, local or in a bucket."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pairs, sink, compression="zstd")
+    folder, name = folder_of(path)
+    folder.write(name, sink.getvalue().to_pybytes())
+    folder.remove_dead_spools()
 
 
 def _check_target(option: str, target: str, files: Sequence[str]) -> None:
@@ -152,15 +162,20 @@ def _write_copies(copies: Mapping[str, str], removed: np.ndarray, num_rows: int)
         )
 
 
-class _Counted:
-    """Texts in arrays, counted as they pass."""
+class _CountedTexts:
+    """Texts in arrays, counted as they pass.
 
-    def __init__(self, arrays: Iterator[pa.Array]):
-        self._arrays, self.rows = arrays, 0
+    Attributes:
+      num_rows: texts that have passed.
+    """
+
+    def __init__(self, arrays: Iterator[pa.Array]) -> None:
+        self.num_rows = 0
+        self._arrays = arrays
 
     def __iter__(self) -> Iterator[pa.Array]:
         for array in self._arrays:
-            self.rows += len(array)
+            self.num_rows += len(array)
             yield array
 
 

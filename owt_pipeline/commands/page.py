@@ -39,29 +39,26 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _page(arguments: argparse.Namespace) -> int:
-    given: str = arguments.page
-    body = sys.stdin.buffer.read() if given == "-" else _read(given)
+    """Print the main text of a page; raises NotFound if it has none."""
+    path: str = arguments.page
+    body = sys.stdin.buffer.read() if path == "-" else _read(path)
     try:
         extractor = Extractor(isolated=True, workers=1, **flags_given(Options, arguments))
     except ValueError as error:
         raise UsageError(str(error)) from error
-    (found,) = extractor.map([(body, arguments.url)])
-    if isinstance(found, Rejected):
-        raise NotFound(f"{given}: {found.reason}: {found.detail}")
+    (result,) = extractor.map([(body, arguments.url)])
+    if isinstance(result, Rejected):
+        raise NotFound(f"{path}: {result.reason}: {result.detail}")
     if arguments.json:
-        print(
-            json.dumps(
-                {"url": arguments.url or None, **dataclasses.asdict(found)},
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
+        fields = {"url": arguments.url or None, **dataclasses.asdict(result)}
+        print(json.dumps(fields, indent=1, ensure_ascii=False))
     else:
-        print(found.text)
+        print(result.text)
     return 0
 
 
 def _read(path: str) -> bytes:
+    """Return the content of a file, local or in a bucket."""
     folder, name = folder_of(path)
     return folder.read(name)
 

@@ -1,5 +1,4 @@
-"""`owt publish`: the corpus as a dataset at the Hugging Face Hub, with a card made from the
-run's manifests."""
+"""`owt publish`: send the corpus to the Hugging Face Hub, with a card made from the manifests."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.errors import UsageError, UserError, command
-from owt_pipeline.ledger.commit import what_is_left
+from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
 from owt_pipeline.stages.export.card import Config, published_card
@@ -36,12 +35,8 @@ wrote."""
 
 SPLITS = ("train", "validation")
 
-_CLIENTS = (
-    "huggingface_hub",
-    "httpx",
-    "httpx2",
-    "requests",
-)  # whose errors are the network's, by its version
+# Packages whose errors are the network's. Which one it is depends on the Hub's version.
+_CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")
 
 
 def _flags(parser: CommandParser) -> None:
@@ -93,12 +88,14 @@ split)."""
 
 
 def _publish(arguments: argparse.Namespace) -> int:
+    """Print what would be sent; send it with `--yes`."""
     name = arguments.destination.removeprefix(HUB)
     if not arguments.destination.startswith(HUB) or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UsageError(f"{arguments.destination} is not {HUB}OWNER/NAME")
     workdir = Storage(arguments.run)
     mention_running(workdir)
-    corpus, tokens = DatasetReader.open(workdir, "corpus"), DatasetReader.open(workdir, "tokens")
+    corpus = DatasetReader.open(workdir, "corpus")
+    tokens = DatasetReader.open(workdir, "tokens")
     if lacks_takedowns(workdir):
         raise UserError(
             f"{workdir}/corpus was made before the list of takedowns changed: run "
@@ -110,11 +107,9 @@ def _publish(arguments: argparse.Namespace) -> int:
     card = dataset_card(
         workdir, name, configs, license=arguments.license, contact=arguments.contact
     )
-    what = "URLs, without texts" if arguments.urls_only else "documents"
-    print(
-        f"{corpus.rows():,} {what}, in {sum(len(paths) for _, paths in uploads):,} files, to "
-        f"{HUB}{name}"
-    )
+    rows = "URLs, without texts" if arguments.urls_only else "documents"
+    num_files = sum(len(paths) for _, paths in uploads)
+    print(f"{corpus.rows():,} {rows}, in {num_files:,} files, to {HUB}{name}")
     if not arguments.yes:
         print(f"\n{card}\nNothing was sent: repeat the command with --yes to send it.")
         return 0
@@ -132,18 +127,20 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list[Upload]:
-    """The files that each shard becomes; equal content has equal names, so files that were sent
-    before are known."""
+    """Return the files that each shard becomes.
+
+    A file is named by its content, so the Hub knows those that were sent before.
+    """
     uploads: list[Upload] = []
     for file in corpus.files("data"):
-        held = set(is_validation(corpus.ids(file.shard), fraction).tolist())
-        splits = [
-            SPLITS[validation] for validation in sorted(held)
-        ]  # readers of the Hub refuse a file without rows
+        is_held_out = is_validation(corpus.ids(file.shard), fraction)
+        # Readers of the Hub refuse a file without rows.
+        splits = [SPLITS[split] for split in sorted(set(is_held_out.tolist()))]
         paths: dict[tuple[str, str], str] = {}
         for config in configs:
-            made_from = f"{file.sha256} {config} {fraction} {_columns(config, corpus.schema(file))}"
-            digest = hashlib.sha256(made_from.encode()).hexdigest()[:8]
+            columns = _columns(config, corpus.schema(file))
+            content = f"{file.sha256} {config} {fraction} {columns}"
+            digest = hashlib.sha256(content.encode()).hexdigest()[:8]
             for split in splits:
                 paths[config, split] = f"{config}/{split}/part-{file.shard:05d}-{digest}.parquet"
         uploads.append((file, paths))
@@ -151,6 +148,7 @@ def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list
 
 
 def _columns(config: str, schema: pa.Schema) -> list[str]:
+    """Return the columns of a configuration."""
     return [name for name in schema.names if config == "corpus" or name in LISTED]
 
 
@@ -191,20 +189,18 @@ def _send(
             if squash:
                 api.super_squash_history(name, repo_type="dataset")
         except Exception as error:
-            if (
-                not isinstance(error, OSError)
-                and type(error).__module__.partition(".")[0] not in _CLIENTS
-            ):
+            package = type(error).__module__.partition(".")[0]
+            if package not in _CLIENTS and not isinstance(error, OSError):
                 raise
-            refused = getattr(getattr(error, "response", None), "status_code", 0) in (401, 403)
-            hint = "; `hf auth login` asks for a token" if refused else ""
+            status = getattr(getattr(error, "response", None), "status_code", 0)
+            hint = "; `hf auth login` asks for a token" if status in (401, 403) else ""
             raise UserError(
                 f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command continues"
             ) from error
 
 
 def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path) -> None:
-    """Write a shard's files; raises UserError if the shard is not what the manifest says."""
+    """Write a shard's files; raises UserError if the shard has changed since it was written."""
     source, paths = upload
     if corpus.workdir.sha256(source.path) != source.sha256:
         raise UserError(
@@ -213,11 +209,10 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
             f"{command('owt', 'run', corpus.workdir)}"
         )
     table = pa.Table.from_batches(corpus.batches_of(source, rows=1 << 14), corpus.schema(source))
-    validation = is_validation(table["url_id"].to_numpy(), fraction)
+    is_held_out = is_validation(table["url_id"].to_numpy(), fraction)
     for (config, split), path in paths.items():
-        rows = table.filter(pa.array(validation == (split == SPLITS[1]))).select(
-            _columns(config, table.schema)
-        )
+        is_in_split = is_held_out == (split == SPLITS[1])
+        rows = table.filter(pa.array(is_in_split)).select(_columns(config, table.schema))
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, folder / path, compression="zstd", row_group_size=1 << 14)
 
@@ -225,18 +220,22 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
 def dataset_card(
     workdir: Storage, name: str, configs: Sequence[str], *, license: str, contact: str
 ) -> str:
-    """Return README.md of the dataset: what it was made from and how, what was rejected, and how to
-    have a document removed."""
+    """Return README.md of the dataset.
+
+    It tells what the dataset was made from and how, what was rejected, and how to have a document
+    removed.
+    """
     datasets = require_run(workdir).datasets
     manifests = {name: datasets[name] for name in DATASETS if name in datasets}
     schema = DATASETS["corpus"].schema
+    card_configs = []
+    for config in configs:
+        patterns = {split: f"{config}/{split}/*.parquet" for split in SPLITS}
+        card_configs.append(Config(config, patterns))
     return published_card(
         manifests,
         name,
-        [
-            Config(config, {split: f"{config}/{split}/*.parquet" for split in SPLITS})
-            for config in configs
-        ],
+        card_configs,
         [schema.field(column) for column in _columns(configs[0], schema)],
         _link_sources(workdir, manifests),
         license=license,
@@ -248,7 +247,7 @@ def _link_sources(workdir: Storage, manifests: Mapping[str, Manifest]) -> list[s
     """Return where the URLs were linked, as far as `urls/` still has its files."""
     if "urls" not in manifests:
         return []
-    urls = what_is_left(workdir, manifests["urls"])
+    urls = surviving_files(workdir, manifests["urls"])
     link_sources: set[str] = set()
     for shard in range(urls.num_shards):
         for batch in urls.batches(shard, columns=["link_sources"], rows=1 << 16):

@@ -1,5 +1,4 @@
-"""`owt sample-documents`: random documents of the corpus, or of those rejected for a reason, to
-read."""
+"""`owt sample-documents`: print random documents, kept or rejected for a reason, to read."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 
-CHARACTERS = 800
-"""Of each text, unless it is printed as JSON."""
+MAX_CHARACTERS = 800
+"""Characters of each text that are printed, unless it is printed as JSON."""
 
 
 def _flags(parser: CommandParser) -> None:
@@ -68,11 +67,17 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    mention_running(Storage(arguments.run))
-    readers = readers_of(Storage(arguments.run))
-    for row in sample(
-        readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason
-    ):
+    """Print the documents."""
+    workdir = Storage(arguments.run)
+    mention_running(workdir)
+    rows = sample(
+        readers_of(workdir),
+        arguments.n,
+        arguments.seed,
+        domain=arguments.domain,
+        reason=arguments.reason,
+    )
+    for row in rows:
         if arguments.json:
             print(json.dumps(row, ensure_ascii=False))
         else:
@@ -81,12 +86,13 @@ def _print(arguments: argparse.Namespace) -> int:
 
 
 def _print_document(row: dict[str, Any]) -> None:
+    """Print a document's fields, and the beginning of its text."""
     say(f"── {row.get('title') or row['url'] or row['url_id']}")
     for key in ("url", "url_id", "reason", "detail", "language", "date", "n_words", "score"):
         if row.get(key) is not None:
             say(f"   {key}: {row[key]}")
     text = row.get("text") or ""
-    shown = text[:CHARACTERS]
+    shown = text[:MAX_CHARACTERS]
     for paragraph in shown.splitlines():
         for line in textwrap.wrap(paragraph, 100) or [""]:
             say(line)
@@ -96,18 +102,16 @@ def _print_document(row: dict[str, Any]) -> None:
 
 
 _WITH_TEXT = ("corpus", "clean", "documents")
-_TEXT_BEFORE = {
-    "clean": "documents",
-    "export": "clean",
-    "tokenize": "corpus",
-}  # by the stage that rejects
+# The dataset that has the text of a reject, by the stage that rejected it.
+_TEXT_BEFORE = {"clean": "documents", "export": "clean", "tokenize": "corpus"}
 
 
 def sample(
     readers: Mapping[str, DatasetReader], n: int, seed: int, *, domain: str = "", reason: str = ""
 ) -> list[dict[str, Any]]:
-    """`n` documents at random: of the corpus (or of the last stage before it), or of those
-    rejected for `reason`.
+    """Return `n` random documents of the corpus, or of those rejected for `reason`.
+
+    Before there is a corpus, these are documents of the last stage before it.
 
     Args:
       readers: the run's datasets.
@@ -119,37 +123,37 @@ def sample(
     Raises UsageError for an unknown reason, NotFound if there is no such document.
     """
     reader, kind = _where(readers, reason)
+    columns = ["url_id", "url", *(["reason"] if reason else [])]
     site = rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]"
-    found: list[tuple[int, int, int]] = []  # (order, id, shard), the first n
+    # (random number, id, shard) of the documents with the smallest numbers so far.
+    chosen: list[tuple[int, int, int]] = []
     for shard in range(reader.num_shards):
-        for batch in reader.batches(
-            shard, kind=kind, columns=["url_id", "url", *(["reason"] if reason else [])]
-        ):
+        for batch in reader.batches(shard, kind=kind, columns=columns):
             if reason:
                 batch = batch.filter(pc.equal(batch["reason"], reason))
             if domain:
                 batch = batch.filter(pc.match_substring_regex(batch["url"], site))
             ids = batch["url_id"].to_numpy()
-            order = _shuffled(ids, seed)
-            first = np.argsort(order)[:n]
-            found += zip(order[first].tolist(), ids[first].tolist(), [shard] * n, strict=False)
-        found = sorted(found)[:n]
-    if not found:
-        named = " ".join(
-            filter(
-                None, [f"of {domain}" if domain else "", f"rejected as {reason}" if reason else ""]
-            )
-        )
-        raise NotFound(f"{reader.workdir}/{reader.name} holds no document {named}".rstrip())
-    return [
-        _document(readers, reader, identifier, shard, kind, reason)
-        for _, identifier, shard in found
-    ]
+            numbers = _random_numbers(ids, seed)
+            first = np.argsort(numbers)[:n]
+            for number, url_id in zip(numbers[first].tolist(), ids[first].tolist(), strict=True):
+                chosen.append((number, url_id, shard))
+        chosen = sorted(chosen)[:n]
+    if not chosen:
+        conditions = []
+        if domain:
+            conditions.append(f" of {domain}")
+        if reason:
+            conditions.append(f" rejected as {reason}")
+        raise NotFound(f"{reader.workdir}/{reader.name} holds no document{''.join(conditions)}")
+    return [_document(readers, reader, url_id, shard, kind, reason) for _, url_id, shard in chosen]
 
 
-def _shuffled(ids: np.ndarray, seed: int) -> np.ndarray:
-    """A number of 64 bits for each id, another with each seed: splitmix64 (Steele, Lea and
-    Flood, 2014)."""
+def _random_numbers(ids: np.ndarray, seed: int) -> np.ndarray:
+    """Return 64 random bits for each id, others with each seed.
+
+    This is splitmix64 (Steele, Lea and Flood, 2014).
+    """
     mixed = ids + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -157,6 +161,7 @@ def _shuffled(ids: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetReader, str]:
+    """Return the dataset to sample from, and `data` or `rejects`."""
     if not reason:
         for name in _WITH_TEXT:
             if name in readers and not readers[name].gone:
@@ -180,19 +185,24 @@ def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetRe
 def _document(
     readers: Mapping[str, DatasetReader],
     reader: DatasetReader,
-    identifier: int,
+    url_id: int,
     shard: int,
     kind: str,
     reason: str,
 ) -> dict[str, Any]:
-    found = [row for row in find_id(reader, identifier, [shard]) if row.file.kind == kind]
-    row = next(f for f in found if not reason or f.row["reason"] == reason).row
-    if kind == "data":
+    """Return a document's row; that of a reject with its text, if the dataset before has one."""
+    rows = [
+        located.row for located in find_id(reader, url_id, [shard]) if located.file.kind == kind
+    ]
+    row = next(row for row in rows if not reason or row["reason"] == reason)
+    source = _TEXT_BEFORE.get(reader.manifest.stage, "")
+    if kind == "data" or source not in readers:
         return row
-    before = _TEXT_BEFORE.get(reader.manifest.stage, "")
-    if before in readers and (with_text := find_id(readers[before], identifier, [shard])):
-        return {**row, "title": with_text[0].row["title"], "text": with_text[0].row["text"]}
-    return row
+    with_text = find_id(readers[source], url_id, [shard])
+    if not with_text:
+        return row
+    document = with_text[0].row
+    return {**row, "title": document["title"], "text": document["text"]}
 
 
 main = Command("owt sample-documents", _flags, _print)

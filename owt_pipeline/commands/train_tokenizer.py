@@ -1,4 +1,4 @@
-"""`owt train-tokenizer`: a byte-level BPE learned from the corpus, for `owt run --tokenizer`."""
+"""`owt train-tokenizer`: learn a byte-level BPE from the corpus, for `owt run --tokenizer`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from schemas.settings import add_flags, flags_given, from_table
 
 @dataclass(frozen=True)
 class TrainTokenizerOptions:
+    """Options of the command."""
+
     out: str | None = option(
         None, "the file to write (default: tokenizer.json of the working directory)", metavar="FILE"
     )
@@ -48,6 +50,7 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    """Write the tokenizer, and print how to use it."""
     given = flags_given(TrainTokenizerOptions, arguments)
     try:
         options = from_table(TrainTokenizerOptions, {}, "", given)
@@ -63,9 +66,12 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _texts(corpus: DatasetReader, sample: float) -> Iterator[str]:
+    """Yield the texts of a share of the corpus, chosen by a hash of their ids."""
     for batch in corpus.batches(columns=["url_id", "text"]):
-        if sample < 1:  # from the end of the hash's range that validation takes last
-            batch = batch.filter(pa.array(~is_validation(batch["url_id"].to_numpy(), 1 - sample)))
+        if sample < 1:
+            # From the end of the hash's range that validation takes last.
+            is_left_out = is_validation(batch["url_id"].to_numpy(), 1 - sample)
+            batch = batch.filter(pa.array(~is_left_out))
         yield from batch["text"].to_pylist()
 
 
@@ -73,14 +79,14 @@ logger = logging.getLogger("owt")
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
-    """A `tokenizer.json` of at most `vocab_size` entries: the 256 bytes, merges, and last of all
-    end-of-text.
+    """Return a `tokenizer.json` of at most `vocab_size` entries.
 
-    As GPT-2's ("Language Models are Unsupervised Multitask Learners", Radford et al., 2019): text
-    is cut by GPT-2's pattern, and merged by frequency (Sennrich, Haddow and Birch, 2016) in the
-    package tokenizers. Equal texts give equal bytes, in any order and with any number of threads:
-    words are counted, and pairs of equal count are merged in the order of their ids. Its memory
-    grows with the number of different words.
+    These are the 256 bytes, merges, and last of all end-of-text. It is learned as GPT-2's was
+    ("Language Models are Unsupervised Multitask Learners", Radford et al., 2019): text is cut by
+    GPT-2's pattern, and merged by frequency (Sennrich, Haddow and Birch, 2016) in the package
+    tokenizers. Equal texts give equal bytes, in any order and with any number of threads: words are
+    counted, and pairs of equal count are merged in the order of their ids. Its memory grows with
+    the number of different words.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 

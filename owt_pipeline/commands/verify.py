@@ -1,8 +1,11 @@
-"""`owt verify`: check everything that a run's ledger says.
+"""`owt verify`: check everything that a run's ledger records.
 
-Checked are every file's length, SHA-256 and rows, every schema, every sum, that each dataset was
-made from the inputs that are there now, and that each id which entered a stage left it exactly
-once. Memory is bounded by a shard and the lists of files.
+1. Compare each dataset's inputs with those that it was built from.
+2. Read every byte of every file, and compare its length and SHA-256.
+3. Compare rows, schemas and counts with the manifest.
+4. Check that each id which entered a stage left it exactly once.
+
+Memory is bounded by a shard and the lists of files.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import pyarrow as pa
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.run import lacks_takedowns
-from owt_pipeline.engine.stage import FINAL, KEPT_FOR_GOOD
+from owt_pipeline.engine.stage import FINAL_DATASETS, KINDS_NEVER_DELETED
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.forgotten_texts import read_forgotten
 from owt_pipeline.formats.takedowns import read_takedowns, texts_of
@@ -90,6 +93,7 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
 
 
 def _list_of(workdir: Storage, manifest: Manifest) -> FileTable | UserError:
+    """Return the list of a dataset's files, or the error for which it cannot be read."""
     try:
         return DatasetReader(workdir, manifest).table_of_files
     except UserError as error:
@@ -103,8 +107,11 @@ def _examine(
     lists: Mapping[str, FileTable | UserError],
     finding: Finding,
 ) -> None:
-    """Add to `finding`; raises UserError for a file that stops the examination. Where the list
-    of an input's files is damaged, that dataset's own finding says so."""
+    """Add to `finding` what does not hold of a dataset.
+
+    Raises UserError for a file that stops the examination. A damaged list of an input's files is
+    left to the finding of that dataset.
+    """
     if not manifest.counts.balanced:
         finding.problems.append(f"the ledger does not balance: {manifest.counts}")
     for dataset, digest in manifest.inputs.items():
@@ -113,43 +120,68 @@ def _examine(
             finding.problems.append(f"{dataset}/, from which this was made, is not finished")
         elif isinstance(table, FileTable):
             _compare_input(workdir, manifest, dataset, table, digest, root, finding)
-    if not isinstance(listed := lists[finding.name], FileTable):
+    listed = lists[finding.name]
+    if not isinstance(listed, FileTable):
         finding.damaged.append(manifest.files.path)
         raise listed
-    reader, files = DatasetReader(workdir, manifest), listed.files
-    gone = {path for path, problem in lost_files(workdir, files).items() if problem == "is missing"}
-    missed = {
-        file.path
-        for file in files
-        if file.path in gone and (manifest.dataset in FINAL or file.kind in KEPT_FOR_GOOD)
-    }
-    finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(missed)]
-    if gone - missed:
-        finding.notes.append(
-            f"{len(gone - missed)} of {len(files)} files are gone: made again if something needs "
-            "them"
-        )
+    missing = _missing_files(workdir, manifest, listed.files, finding)
     if manifest.dataset == "corpus":
         finding.problems += _takedown_problems(workdir, root)
-    if manifest.dataset == "corpus" and root.takedowns and not gone and lacks_takedowns(workdir):
-        again = command("owt", "run", workdir)
-        finding.problems.append(f"the takedowns have changed since this was made: run {again}")
-    here = [file for file in files if file.path not in gone]
+        if root.takedowns and not missing and lacks_takedowns(workdir):
+            again = command("owt", "run", workdir)
+            finding.problems.append(f"the takedowns have changed since this was made: run {again}")
+    present = [file for file in listed.files if file.path not in missing]
     with progress.step(
-        f"verify {manifest.dataset}", shards=len(here), rows=manifest.total_bytes, unit="bytes"
+        f"verify {manifest.dataset}", shards=len(present), rows=manifest.total_bytes, unit="bytes"
     ):
-        _read_every_byte(workdir, here, finding)
-    if finding.damaged or gone:
-        return  # what cannot be read cannot be counted
-    finding.problems += _row_problems(reader)
-    upstream = _UPSTREAM.get(manifest.dataset, "")
+        _read_every_byte(workdir, present, finding)
+    # What cannot be read cannot be counted.
+    if not finding.damaged and not missing:
+        finding.problems += _count_problems(workdir, manifest, root, lists)
+
+
+def _missing_files(
+    workdir: Storage, manifest: Manifest, files: Sequence[ShardFile], finding: Finding
+) -> set[str]:
+    """Return the paths of missing files; add to `finding` which of them should be there."""
+    lost = lost_files(workdir, files)
+    missing = {path for path, problem in lost.items() if problem == "is missing"}
+    is_final = manifest.dataset in FINAL_DATASETS
+    needed = {
+        file.path
+        for file in files
+        if file.path in missing and (is_final or file.kind in KINDS_NEVER_DELETED)
+    }
+    finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(needed)]
+    num_deleted = len(missing) - len(needed)
+    if num_deleted:
+        finding.notes.append(
+            f"{num_deleted} of {len(files)} files are gone: made again if something needs them"
+        )
+    return missing
+
+
+def _count_problems(
+    workdir: Storage,
+    manifest: Manifest,
+    root: Root,
+    lists: Mapping[str, FileTable | UserError],
+) -> Iterator[str]:
+    """Yield what does not hold of a dataset's rows and ids."""
+    reader = DatasetReader(workdir, manifest)
+    yield from _row_problems(reader)
     if manifest.stage in ("collect", "import"):
-        finding.problems += _unique_problems(reader)
-    elif isinstance(table := lists.get(upstream), FileTable) and not lost_files(
-        workdir, table.files
-    ):
-        check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
-        finding.problems += check(DatasetReader(workdir, root.datasets[upstream]), reader)
+        yield from _unique_problems(reader)
+        return
+    upstream = _UPSTREAM.get(manifest.dataset, "")
+    table = lists.get(upstream)
+    if not isinstance(table, FileTable) or lost_files(workdir, table.files):
+        return
+    source = DatasetReader(workdir, root.datasets[upstream])
+    if manifest.dataset == "duplicates":
+        yield from _decision_problems(source, reader)
+    else:
+        yield from _id_problems(source, reader)
 
 
 def _compare_input(
@@ -194,10 +226,10 @@ def _takedown_problems(workdir: Storage, root: Root) -> list[str]:
 
 
 def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:
+    """Read the files, and add to `finding` those that are not as the manifest records them."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-        for file, problem in zip(
-            files, threads.map(lambda file: _file_problem(workdir, file), files), strict=True
-        ):
+        problems = threads.map(lambda file: _file_problem(workdir, file), files)
+        for file, problem in zip(files, problems, strict=True):
             if problem:
                 finding.problems.append(f"{workdir.path(file.path)} {problem}")
                 finding.damaged.append(file.path)
@@ -206,7 +238,7 @@ def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Find
 
 
 def _file_problem(workdir: Storage, file: ShardFile) -> str:
-    """What is wrong with a file; "" for nothing."""
+    """Return what is wrong with a file; "" for nothing."""
     try:
         size = workdir.size(file.path)
         if size != file.bytes:
@@ -221,54 +253,54 @@ def _file_problem(workdir: Storage, file: ShardFile) -> str:
 
 
 def _row_problems(reader: DatasetReader) -> Iterator[str]:
-    """Rows of each file, its schema, and the reasons of the rejects against the manifest's
-    counts."""
+    """Compare the rows and schemas of a dataset's files, and its rejects, with the manifest."""
     manifest = reader.manifest
     rejected: Counter[str] = Counter()
     for file in (*reader.files("data"), *reader.files("rejects")):
+        is_reject = file.kind == "rejects"
+        column = "reason" if is_reject else "url_id"
         path = reader.workdir.path(file.path)
+        num_rows = 0
         try:
             schema = reader.schema(file)
-            if not _schema_holds(schema, manifest.dataset if file.kind == "data" else "rejects"):
+            if not _is_schema_of(schema, "rejects" if is_reject else manifest.dataset):
                 yield f"{path} has another schema than docs/data.md says: {schema.names}"
-            rows = 0
-            column = "reason" if file.kind == "rejects" else "url_id"
             for batch in reader.batches_of(file, columns=[column], rows=1 << 16):
-                rows += batch.num_rows
-                if file.kind == "rejects":
+                num_rows += batch.num_rows
+                if is_reject:
                     rejected.update(batch["reason"].to_pylist())
         except (UserError, KeyError) as error:
             yield f"{path} cannot be read: {error}"
             continue
-        if rows != file.rows:
-            yield f"{path} has {rows} rows, its manifest says {file.rows}"
+        if num_rows != file.rows:
+            yield f"{path} has {num_rows} rows, its manifest says {file.rows}"
     if manifest.dataset == "duplicates":
-        decided = sum(manifest.counts.rejected.values())
-        if reader.rows() != decided:
-            yield f"{reader.rows()} decisions, but {decided} documents counted as duplicates"
-    else:
-        if dict(rejected) != manifest.counts.rejected:
-            yield (
-                f"rejects by reason are {dict(rejected)}, the manifest says "
-                f"{manifest.counts.rejected}"
-            )
-        if manifest.dataset in DATASETS and reader.rows() != manifest.counts.left:
-            yield f"{reader.rows()} rows, the manifest says {manifest.counts.left} left the stage"
+        num_duplicates = sum(manifest.counts.rejected.values())
+        if reader.rows() != num_duplicates:
+            yield f"{reader.rows()} decisions, but {num_duplicates} documents counted as duplicates"
+        return
+    if dict(rejected) != manifest.counts.rejected:
+        yield (
+            f"rejects by reason are {dict(rejected)}, the manifest says {manifest.counts.rejected}"
+        )
+    if manifest.dataset in DATASETS and reader.rows() != manifest.counts.left:
+        yield f"{reader.rows()} rows, the manifest says {manifest.counts.left} left the stage"
 
 
-def _schema_holds(schema: pa.Schema, dataset: str) -> bool:
+def _is_schema_of(schema: pa.Schema, dataset: str) -> bool:
+    """Return whether a file of a dataset, or of rejects, has the schema of docs/data.md."""
     expected = REJECTS if dataset == "rejects" else DATASETS[dataset].schema
-    if dataset == "tokens":  # of a vocabulary over 65,536, the ids are uint32
-        wide = pa.list_(pa.field("item", pa.uint32(), nullable=False))
+    if dataset == "tokens":
+        # The ids of a vocabulary over 65,536 are uint32.
+        wide_ids = pa.list_(pa.field("item", pa.uint32(), nullable=False))
         place = expected.get_field_index("tokens")
-        if schema.equals(expected.set(place, expected.field(place).with_type(wide))):
+        if schema.equals(expected.set(place, expected.field(place).with_type(wide_ids))):
             return True
     return bool(schema.equals(expected))
 
 
 def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
-    """Shard by shard: the ids that entered are those that left and those that were rejected,
-    each once."""
+    """Check that each id which entered a shard left it or was rejected, once."""
     # While a generation is half added, the source has more.
     if source.num_shards < reader.num_shards:
         yield f"{reader.num_shards} shards, made from {source.num_shards}"
@@ -288,20 +320,20 @@ def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
 
 
 def _unique_problems(reader: DatasetReader) -> Iterator[str]:
-    """Where ids begin, each has one row."""
+    """Check that each id has one row, in a dataset where ids begin."""
     twice = _repeated(np.concatenate([reader.ids(shard) for shard in range(reader.num_shards)]))
     if len(twice):
         yield f"{len(twice)} ids have more than one row, such as {twice[0]}"
 
 
 def _repeated(ids: np.ndarray) -> np.ndarray:
-    found, counts = np.unique(ids, return_counts=True)
-    return found[counts > 1]
+    """Return the ids that occur more than once, each once."""
+    distinct, counts = np.unique(ids, return_counts=True)
+    return distinct[counts > 1]
 
 
 def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
-    """Each decision removes a document that is there, once, in favour of one that is there and
-    stays."""
+    """Check that each decision removes one existing document in favour of another that stays."""
     removed_of_shard = [np.sort(reader.ids(shard)) for shard in range(reader.num_shards)]
     removed = np.concatenate(removed_of_shard) if removed_of_shard else _NO_IDS
     kept_of_shard = _kept_by_shard(reader)
@@ -330,14 +362,14 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
 
 
 def _kept_by_shard(decisions: DatasetReader) -> dict[int, np.ndarray]:
-    """Ids of the documents in favour of which others were removed, each once, ascending, by
-    their `kept_shard`."""
-    found: dict[int, list[np.ndarray]] = {}
+    """Return the ids of documents that others repeat, distinct and ascending, by `kept_shard`."""
+    parts_by_shard: dict[int, list[np.ndarray]] = {}
     for batch in decisions.batches(columns=["kept_url_id", "kept_shard"]):
-        ids, shards = batch["kept_url_id"].to_numpy(), batch["kept_shard"].to_numpy()
+        ids = batch["kept_url_id"].to_numpy()
+        shards = batch["kept_shard"].to_numpy()
         for shard in np.unique(shards).tolist():
-            found.setdefault(shard, []).append(ids[shards == shard])
-    return {shard: np.unique(np.concatenate(parts)) for shard, parts in found.items()}
+            parts_by_shard.setdefault(shard, []).append(ids[shards == shard])
+    return {shard: np.unique(np.concatenate(parts)) for shard, parts in parts_by_shard.items()}
 
 
 def _flags(parser: CommandParser) -> None:
@@ -360,6 +392,7 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _print(arguments: argparse.Namespace) -> int:
+    """Run the command; returns 1 if there is a problem."""
     configure_output(arguments)
     workdir = Storage(arguments.run)
     if not arguments.repair:
@@ -370,7 +403,8 @@ def _print(arguments: argparse.Namespace) -> int:
             f"{command('owt', 'run', workdir)} makes them again",
         )
     if not workdir.exists(LEDGER):
-        require_run(workdir)  # raises, before the lock makes the folder
+        # Raises before the lock makes the folder.
+        require_run(workdir)
     with hold(workdir, uuid.uuid4().hex):
         return _report(
             verify(workdir, repair=True),
@@ -378,19 +412,21 @@ def _print(arguments: argparse.Namespace) -> int:
         )
 
 
-def _report(findings: Iterator[Finding], damaged: str) -> int:
-    failed = marked = 0
+def _report(findings: Iterator[Finding], about_damaged: str) -> int:
+    """Print the findings; returns the exit code. `about_damaged` is what to do about files."""
+    num_failed = 0
+    num_damaged = 0
     for finding in findings:
-        verdict = "ok" if not finding.problems else f"{len(finding.problems)} problem(s)"
+        verdict = f"{len(finding.problems)} problem(s)" if finding.problems else "ok"
         print(f"{finding.name}: {verdict}", flush=True)
         for line in (*finding.problems, *finding.notes):
             print(f"  {line}")
-        failed += bool(finding.problems)
-        marked += len(finding.damaged)
-    print("no problems found" if not failed else f"problems in {failed} dataset(s)")
-    if marked:
-        print(f"{marked} file(s) {damaged}")
-    return ExitCode.ERROR if failed else ExitCode.DONE
+        num_failed += bool(finding.problems)
+        num_damaged += len(finding.damaged)
+    print(f"problems in {num_failed} dataset(s)" if num_failed else "no problems found")
+    if num_damaged:
+        print(f"{num_damaged} file(s) {about_damaged}")
+    return ExitCode.ERROR if num_failed else ExitCode.DONE
 
 
 main = Command("owt verify", _flags, _print)

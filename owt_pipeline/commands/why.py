@@ -1,5 +1,7 @@
-"""`owt why`: what happened to one URL at every stage, from who posted it to where its tokens
-are."""
+"""`owt why`: what happened to one URL at every stage.
+
+It begins with who posted the URL and ends with where its tokens are.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.config import read_config, settings_of
 from owt_pipeline.errors import NotFound, UserError, command
 from owt_pipeline.formats.records import format_of, read_records
-from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, id_of, unescaped
-from owt_pipeline.ledger.commit import what_is_left
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_hash, id_of, unescaped
+from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader, LocatedRow
 from owt_pipeline.ledger.root import require_run
 from owt_pipeline.storage.folder import Storage, expand_globs
@@ -47,55 +49,65 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _why(arguments: argparse.Namespace) -> int:
-    workdir, as_json = Storage(arguments.run), arguments.json
+    """Print what happened to a URL; raises NotFound if no stage has it."""
+    workdir = Storage(arguments.run)
     mention_running(workdir)
-    found = history(readers := readers_of(workdir), asked := asked_for(arguments.url))
-    if found is None:
-        looked_for = f", looked for as {asked.url}" if asked.url and asked.url != asked.text else ""
-        lost = (
-            ""
-            if not any(reader.lost for reader in readers.values())
-            else ", of which files are gone (owt ls)"
-        )
-        raise NotFound(
-            f"{asked.text} (id {asked.url_id}{looked_for}) does not appear in any stage of "
-            f"{workdir}{lost}"
-        )
-    if as_json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+    readers = readers_of(workdir)
+    asked = asked_for(arguments.url)
+    told = history(readers, asked)
+    if told is None:
+        raise _not_found(workdir, readers, asked)
+    if arguments.json:
+        print(json.dumps(told, indent=1, ensure_ascii=False))
     else:
-        _print_history(found)
+        _print_history(told)
     return 0
 
 
-def _print_history(found: dict[str, Any]) -> None:
-    say(f"{found['url'] or found['asked']}: {_verdict(found)}")
-    if found["stages"]:
-        say(f"  id {found['url_id']}, shard {found['shard']}")
-    shown: dict[str, Any] = {"url": found["url"], "url_id": found["url_id"], "host": found["host"]}
-    for entry in found["stages"]:
+def _not_found(workdir: Storage, readers: Mapping[str, DatasetReader], asked: Asked) -> NotFound:
+    """Return the error for a URL that no stage has."""
+    searched_as = ""
+    if asked.url and asked.url != asked.text:
+        searched_as = f", looked for as {asked.url}"
+    lost = ""
+    if any(reader.lost for reader in readers.values()):
+        lost = f", of which files are gone ({command('owt', 'ls', workdir)})"
+    return NotFound(
+        f"{asked.text} (id {asked.url_id}{searched_as}) does not appear in any stage of "
+        f"{workdir}{lost}"
+    )
+
+
+def _print_history(told: dict[str, Any]) -> None:
+    """Print what happened, stage by stage, without values that have not changed."""
+    say(f"{told['url'] or told['asked']}: {_verdict(told)}")
+    if told["stages"]:
+        say(f"  id {told['url_id']}, shard {told['shard']}")
+    shown = {name: told[name] for name in ("url", "url_id", "host")}
+    for entry in told["stages"]:
         say(f"{entry['stage']}: {entry['verdict']}")
-        for key, value in entry.items():
-            if (
-                key in ("stage", "verdict")
-                or value is None
-                or (shown.get(key) == value and key != "row")
-            ):
-                continue  # unchanged values are not shown again
-            shown[key] = value
-            say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        for name, value in entry.items():
+            if name in ("stage", "verdict") or value is None:
+                continue
+            # The same row number in two datasets is no repetition.
+            if name != "row" and shown.get(name) == value:
+                continue
+            shown[name] = value
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            say(f"  {name}: {text}")
 
 
-def _verdict(found: dict[str, Any]) -> str:
-    last = found["stages"][-1]
-    if found["verdict"] == "rejected":
+def _verdict(told: dict[str, Any]) -> str:
+    """Return the verdict of a history in words."""
+    last = told["stages"][-1]
+    if told["verdict"] == "rejected":
         return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"
-    if found["verdict"] == "pending":
+    if told["verdict"] == "pending":
         return f"kept by {last['stage']}; the stages after it have not run"
-    if found["verdict"] == "unknown":
+    if told["verdict"] == "unknown":
         return (
             f"kept by {last['stage']}; what happened then is not known, since "
-            f"{found['lost'][0]} is gone: the next run makes it again"
+            f"{told['lost'][0]} is gone: the next run makes it again"
         )
     return "kept; its tokens are in tokens/"
 
@@ -105,7 +117,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked for: an id, and its URL if a URL was given.
+    """The id that the user asked for, and its URL if a URL was given.
 
     Attributes:
       text: as the user wrote it.
@@ -121,22 +133,21 @@ class Asked:
 
 
 def asked_for(text: str) -> Asked:
-    """What `text` names: a decimal id, or a URL in any spelling, with or without its scheme."""
+    """Return what `text` names: a decimal id, or a URL in any spelling, also without a scheme."""
     if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
         return Asked(text, int(text))
     for spelling in (text, f"https://{text}"):
         try:
             url, host = canonicalize(spelling)
-            return Asked(text, id_of(url), url, host)
         except BadURL:
             continue
-    return Asked(
-        text, id_of(unescaped(text))
-    )  # as collect names a URL that it rejects for having no canonical form
+        return Asked(text, id_of(url), url, host)
+    # As collect names a URL that it rejects for having no canonical form.
+    return Asked(text, id_of(unescaped(text)))
 
 
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
-    """A reader for what is left of each finished dataset, in the order of the stages.
+    """Return a reader for what is left of each finished dataset, in the order of the stages.
 
     Raises NotFound if the folder is not a run, or has no finished dataset.
     """
@@ -147,48 +158,50 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
             f"{command('owt', 'ls', workdir)} shows how far it is"
         )
     return {
-        name: what_is_left(workdir, root.datasets[name])
+        name: surviving_files(workdir, root.datasets[name])
         for name in DATASETS
         if name in root.datasets
     }
 
 
 def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
-    """What happened to a URL, or None if no stage has it.
+    """Return what happened to a URL; None if no stage has it.
 
-    The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the
-    last stage: `kept`, `rejected`, `pending` if later stages have not run, or `unknown` if files of
-    later stages are `lost`), and `stages`: an
-    entry per stage in order, with `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what
-    the stage knows of it.
+    The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` and `stages`.
+    The verdict is that of the last stage: `kept`, `rejected`, `pending` if later stages have not
+    run, or `unknown` if files of later stages are `lost`. `stages` has an entry per stage in order,
+    with `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what the stage recorded.
     """
     entries: list[dict[str, Any]] = []
     shard: int | None = None
     url = asked.url
     for name, reader in readers.items():
-        found = _first(asked, reader) if shard is None else find_id(reader, asked.url_id, [shard])
-        if found:
-            shard = found[0].file.shard
-            url = url or found[0].row.get("url")
-            entries += _entries(readers, reader, found)
+        rows = _first(asked, reader) if shard is None else find_id(reader, asked.url_id, [shard])
+        if rows:
+            shard = rows[0].file.shard
+            url = url or rows[0].row.get("url")
+            entries += _entries(readers, reader, rows)
         elif name == "duplicates" and shard is not None:
             entries += _removed_for(reader, asked.url_id)
     if not entries:
         return None
-    verdict = "rejected" if entries[-1]["verdict"] == "duplicate" else entries[-1]["verdict"]
+    last = entries[-1]
+    verdict = "rejected" if last["verdict"] == "duplicate" else last["verdict"]
     lost: list[str] = []
-    if verdict == "kept" and entries[-1]["stage"] != "tokenize":
-        lost = _lost_after(readers, entries[-1]["stage"], shard)
+    if verdict == "kept" and last["stage"] != "tokenize":
+        lost = _lost_after(readers, last["stage"], shard)
         verdict = "unknown" if lost else "pending"
-    about = {
+    told: dict[str, Any] = {
         "asked": asked.text,
         "url": url,
         "url_id": asked.url_id,
         "host": asked.host,
         "shard": shard,
+        "verdict": verdict,
     }
-    more = {"lost": lost} if lost else {}
-    return {**about, "verdict": verdict, **more, "stages": entries}
+    if lost:
+        told["lost"] = lost
+    return {**told, "stages": entries}
 
 
 def _lost_after(readers: Mapping[str, DatasetReader], stage: str, shard: int | None) -> list[str]:
@@ -205,95 +218,115 @@ def _lost_after(readers: Mapping[str, DatasetReader], stage: str, shard: int | N
 
 
 def _first(asked: Asked, reader: DatasetReader) -> list[LocatedRow]:
-    """The rows in a dataset of which the shard is not known: of several generations that have
-    some, of the one that accepted the URL, else of the last."""
-    root = require_run(reader.workdir)
-    homes = []
-    for generation in root.generations:
-        bucket = asked.url_id % generation.shards
-        if generation.stage != "import":
-            bucket = home_of(asked.host) % generation.shards if asked.host is not None else 0
-        homes.append(generation.first + bucket)
-    found = [rows for shard in homes if (rows := find_id(reader, asked.url_id, [shard]))]
-    accepted = [rows for rows in found if any(row.file.kind == "data" for row in rows)]
-    if found:
-        return (accepted or found)[-1]
-    return find_id(
-        reader, asked.url_id, (shard for shard in range(reader.num_shards) if shard not in homes)
-    )
+    """Return the rows of an id whose shard is not known.
+
+    If several generations have some, these are the rows of the one that accepted the URL, else of
+    the last one.
+    """
+    likely_shards = _likely_shards(asked, reader)
+    candidates = []
+    for shard in likely_shards:
+        rows = find_id(reader, asked.url_id, [shard])
+        if rows:
+            candidates.append(rows)
+    accepted = [rows for rows in candidates if any(row.file.kind == "data" for row in rows)]
+    if accepted:
+        return accepted[-1]
+    if candidates:
+        return candidates[-1]
+    others = (shard for shard in range(reader.num_shards) if shard not in likely_shards)
+    return find_id(reader, asked.url_id, others)
+
+
+def _likely_shards(asked: Asked, reader: DatasetReader) -> list[int]:
+    """Return the shard of each generation in which a URL lies if its host is known."""
+    shards = []
+    for generation in require_run(reader.workdir).generations:
+        if generation.stage == "import":
+            bucket = asked.url_id % generation.shards
+        elif asked.host is not None:
+            bucket = host_hash(asked.host) % generation.shards
+        else:
+            bucket = 0
+        shards.append(generation.first + bucket)
+    return shards
 
 
 def _entries(
-    readers: Mapping[str, DatasetReader], reader: DatasetReader, found: list[LocatedRow]
+    readers: Mapping[str, DatasetReader], reader: DatasetReader, rows: list[LocatedRow]
 ) -> Iterator[dict[str, Any]]:
+    """Yield what a stage recorded of an id, from its rows and rejects."""
     stage = reader.manifest.stage
-    kept = any(row.file.kind == "data" for row in found) and stage != "dedupe"
-    repeats = [row.row["detail"] for row in found if kept and row.file.kind == "rejects"]
-    for file, number, row in found:
-        where = {"file": reader.workdir.path(file.path), "row": number}
+    is_kept = stage != "dedupe" and any(row.file.kind == "data" for row in rows)
+    repeats = []
+    for located in rows:
+        if is_kept and located.file.kind == "rejects":
+            repeats.append(located.row["detail"])
+    for file, number, row in rows:
+        place = {"file": reader.workdir.path(file.path), "row": number}
+        if file.kind == "rejects" and is_kept:
+            # Another submission of a URL that is kept is shown with its row.
+            continue
         if file.kind == "rejects":
-            if kept:
-                continue  # another submission of a URL that is kept: shown with its row
             reason = Reason.of(row["reason"])
-            what = {"reason": str(reason), "meaning": reason.description, "detail": row["detail"]}
-            yield {"stage": stage, "verdict": "rejected", "url": row["url"], **what, **where}
+            recorded = {
+                "url": row["url"],
+                "reason": str(reason),
+                "meaning": reason.description,
+                "detail": row["detail"],
+            }
+            yield {"stage": stage, "verdict": "rejected", **recorded, **place}
         elif stage == "dedupe":
-            yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row), **where}
+            yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row), **place}
         elif stage == "tokenize":
             split = file.path.split("/")[1]
-            yield {
-                "stage": stage,
-                "verdict": "kept",
-                "split": split,
-                "n_tokens": row["n_tokens"],
-                **where,
-            }
+            recorded = {"split": split, "n_tokens": row["n_tokens"]}
+            yield {"stage": stage, "verdict": "kept", **recorded, **place}
         else:
-            again = {"repeated_by": repeats} if repeats else {}
-            yield {"stage": stage, "verdict": "kept", **_shown(row), **again, **where}
+            recorded = _shown(row)
+            if repeats:
+                recorded["repeated_by"] = repeats
+            yield {"stage": stage, "verdict": "kept", **recorded, **place}
 
 
-def _removed_for(decisions: DatasetReader, identifier: int) -> Iterator[dict[str, Any]]:
+def _removed_for(decisions: DatasetReader, url_id: int) -> Iterator[dict[str, Any]]:
+    """Yield the documents that were removed since they repeat this one, if there are any."""
     removed: list[int] = []
     for batch in decisions.batches(columns=["url_id", "kept_url_id"], rows=1 << 16):
-        ours = pc.equal(batch["kept_url_id"], pa.scalar(identifier, pa.uint64()))
-        removed += batch["url_id"].filter(ours).to_pylist()
+        repeats_it = pc.equal(batch["kept_url_id"], pa.scalar(url_id, pa.uint64()))
+        removed += batch["url_id"].filter(repeats_it).to_pylist()
     if removed:
-        yield {
-            "stage": "dedupe",
-            "verdict": "kept",
-            "kept_for": len(removed),
-            "duplicates": removed,
-        }
+        recorded = {"kept_for": len(removed), "duplicates": removed}
+        yield {"stage": "dedupe", "verdict": "kept", **recorded}
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row to show: its text cut, its empty fields left out."""
-    shown = {key: value for key, value in row.items() if value not in (None, [], "")}
+    """Return a row to show: its text is cut, and its empty fields are left out."""
+    shown = {name: value for name, value in row.items() if value not in (None, [], "")}
     if "text" in shown:
         shown["characters"] = len(row["text"])
         shown["text"] = cut(row["text"])
-    for key in ("created_utc", "fetched_at"):
-        if key in shown:
-            with contextlib.suppress(
-                ValueError, OverflowError, OSError
-            ):  # dumps have dates of no calendar
-                moment = datetime.datetime.fromtimestamp(shown[key], datetime.timezone.utc)
-                shown[key] = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    for name in ("created_utc", "fetched_at"):
+        if name not in shown:
+            continue
+        # Dumps have times that are in no calendar; these are shown as numbers.
+        with contextlib.suppress(ValueError, OverflowError, OSError):
+            time = datetime.datetime.fromtimestamp(shown[name], datetime.timezone.utc)
+            shown[name] = time.strftime("%Y-%m-%d %H:%M:%S UTC")
     return shown
 
 
 def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict[str, Any]:
-    """A dedupe decision, with the URL of the kept document."""
-    shown = {key: value for key, value in row.items() if key != "url_id"}
-    kept = (
-        find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]])
-        if "clean" in readers
-        else []
-    )
+    """Return a decision of dedupe, with the URL of the kept document or its place."""
+    shown = {name: value for name, value in row.items() if name != "url_id"}
+    kept: list[LocatedRow] = []
+    if "clean" in readers:
+        kept = find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]])
     if kept:
         shown["kept_url"] = kept[0].row["url"]
-    elif place := _place_among_known_texts(readers["duplicates"], row["kept_url_id"]):
+        return shown
+    place = _place_among_known_texts(readers["duplicates"], row["kept_url_id"])
+    if place:
         shown["kept_in"] = place
     return shown
 
@@ -321,9 +354,9 @@ def _id_of_known_text(text: str) -> int:
 
 
 def cut(text: str, length: int = 160) -> str:
-    """The beginning of a text, on one line."""
-    text = " ".join(text.split())
-    return text if len(text) <= length else text[:length] + "…"
+    """Return the first `length` characters of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[:length] + "…"
 
 
 def say(line: str) -> None:
@@ -331,7 +364,7 @@ def say(line: str) -> None:
     print(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", line))
 
 
-def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> list[LocatedRow]:
+def find_id(reader: DatasetReader, url_id: int, shards: Iterable[int]) -> list[LocatedRow]:
     """Return the rows of the id in the first of `shards` that has any, in its data and rejects.
 
     A row of `tokens/` has only `url_id` and `n_tokens`. Raises UserError for a damaged file.
@@ -339,8 +372,8 @@ def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> li
     columns = ["url_id", "n_tokens"] if reader.name == "tokens" else None
     for shard in shards:
         rows = [
-            *reader.rows_by_id(shard, [identifier], columns=columns),
-            *reader.rows_by_id(shard, [identifier], kind="rejects"),
+            *reader.rows_by_id(shard, [url_id], columns=columns),
+            *reader.rows_by_id(shard, [url_id], kind="rejects"),
         ]
         if rows:
             return rows

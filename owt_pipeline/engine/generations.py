@@ -1,10 +1,9 @@
-"""Generations: what a run's settings name as sources, compared with the generations that its
-root has recorded.
+"""Compare the sources that a run's settings name with the generations that its root has recorded.
 
-Settings are wishes, the root has the facts: which sources were added together, and how many shards
-they fill. A new source is a generation of its own if that is asked for (`owt run RUN --add`).
-Settings that no longer name a recorded source are an error, so that a lost settings file cannot
-empty a run.
+The settings have wishes, the root has facts: which sources were added together, and how many shards
+they fill. A new source becomes a generation of its own if that is requested (`owt run RUN --add`).
+Settings that do not name a recorded source are an error, so that a lost settings file cannot empty
+a run.
 """
 
 from __future__ import annotations
@@ -23,18 +22,20 @@ from schemas.manifest import Generation, Root
 
 logger = logging.getLogger("owt")
 
+# Fields of a source that shape no bytes: where it is, and when it was last hashed.
 _NOT_IN_KEY = ("uri", "stored", "seen")
-"""Fields of a source that shape no bytes: where it lies, and when it was last hashed."""
+
+# A message names at most this many sources.
+_MAX_NAMES = 3
 
 
-def begin(
+def record_generations(
     stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, write: bool = True
 ) -> tuple[Root, str | None]:
-    """The root manifest with the generations and retries that these stages ask for, and its
-    version; unless `write`, nothing is written. A repeated call has no effect. The process must
-    hold the lock.
+    """Record the generations and retries that these stages request, in the root manifest.
 
-    Raises UserError as `with_generations`.
+    A repeated call has no effect. The process must hold the lock. Without `write`, nothing is
+    written. Returns the root and its version. Raises UserError as `with_generations`.
     """
     root, version = read_root(runtime.workdir)
     changed = root
@@ -42,7 +43,7 @@ def begin(
         if not stage.inputs:
             changed = with_generations(changed, stage, options, runtime.workdir, add=runtime.add)
         if write:
-            changed = stage.begin(options, changed, runtime)
+            changed = stage.update_root(options, changed, runtime)
     if not write or (changed == root and version is not None):
         return changed, version
     return swap_root(runtime.workdir, changed, version, runtime.run)
@@ -51,113 +52,139 @@ def begin(
 def with_generations(
     root: Root, stage: Stage, options: Any, workdir: Storage, *, add: bool = False
 ) -> Root:
-    """The root with the generations that the sources of `stage`, which has no inputs, ask for.
+    """Return the root with the generations of the sources of `stage`, which has no inputs.
 
-    Raises UserError for new sources that nothing asks to add, and for recorded ones that the
-    options lack.
+    Raises UserError for new sources unless they are to be added (`add`), and for recorded sources
+    that the options do not name.
     """
     generations = root.generations
-    wished = stage.sources(options, [source for each in generations for source in each.sources])
-    if not generations or (len(generations) == 1 and not root.datasets):
-        return _with(
-            root, [Generation(stage.name, 0, stage.shards_for(options, wished), list(wished))]
-        )
+    recorded = [source for generation in generations for source in generation.sources]
+    is_first = len(generations) <= 1 and not root.datasets
+    if is_first and stage.name == "import":
+        # It adds recorded files to those that are named. A first import that failed has recorded
+        # its files, and they are to be named otherwise now.
+        recorded = []
+    wished = stage.sources(options, recorded)
+    if is_first:
+        num_shards = stage.shards_for(options, wished)
+        first = Generation(stage.name, 0, num_shards, list(wished))
+        return msgspec.structs.replace(root, generations=[first])
     if generations[0].stage != stage.name:
         other = "collected URLs" if stage.name == "import" else "imported text"
         raise UserError(
             f"{workdir} has {other}, which {stage.name} would replace: use another folder"
         )
-    known = {_name(source): source for source in wished}
-    contents = {_content(source) for each in generations for source in each.sources}
-    _check_named(stage, generations, known, workdir, is_adding=add)
-    kept = []
-    for number, generation in enumerate(generations):
-        sources = []
-        for recorded in generation.sources:
-            found = known.pop(_name(recorded))
-            if set(found) == {"kind", "name", "uri"}:  # its content is known to the root alone
-                found = recorded
-            if _content(found) != _content(recorded):
-                logger.info(
-                    "%s: %s has changed since generation %d was made from it",
-                    stage.name,
-                    found["name"],
-                    number,
-                )
-            sources.append(found)
-        kept.append(msgspec.structs.replace(generation, sources=sources))
+    wished_by_name = {_name(source): source for source in wished}
+    _check_named(stage, recorded, wished_by_name, root, workdir, is_adding=add)
+    updated = [
+        _with_current_sources(generation, number, wished_by_name)
+        for number, generation in enumerate(generations)
+    ]
+    new = _new_sources(stage, wished, recorded)
+    if new and not add:
+        names = ", ".join(str(source["name"]) for source in new[:_MAX_NAMES])
+        more = ", ..." if len(new) > _MAX_NAMES else ""
+        verb = "is" if len(new) == 1 else "are"
+        advice = _advice_to_add(stage, workdir, new)
+        raise UserError(f"{stage.name}: {names}{more} {verb} new in {workdir}: {advice}")
+    if new:
+        num_shards = stage.shards_for(options, new)
+        updated.append(Generation(stage.name, generations[-1].range.stop, num_shards, new))
+    return msgspec.structs.replace(root, generations=updated)
+
+
+def _with_current_sources(
+    generation: Generation, number: int, wished_by_name: Mapping[tuple[Any, Any], dict[str, Any]]
+) -> Generation:
+    """Return a generation with its sources as they are now; those that changed are logged."""
+    sources = []
+    for recorded in generation.sources:
+        source = wished_by_name[_name(recorded)]
+        if set(source) == {"kind", "name", "uri"}:
+            # Only the root knows its content, such as what Reddit's API returned.
+            source = recorded
+        if _content(source) != _content(recorded):
+            logger.info(
+                "%s: %s has changed since generation %d was made from it",
+                generation.stage,
+                source["name"],
+                number,
+            )
+        sources.append(source)
+    return msgspec.structs.replace(generation, sources=sources)
+
+
+def _new_sources(
+    stage: Stage, wished: Iterable[dict[str, Any]], recorded: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the sources that no generation has, neither by their name nor by their content."""
+    names = {_name(source) for source in recorded}
+    contents = {_content(source) for source in recorded}
     new = []
-    for source in known.values():
+    for source in wished:
+        if _name(source) in names:
+            continue
         if _content(source) in contents:
             logger.info(
                 "%s: %s has the same content as a source of an earlier generation",
                 stage.name,
                 source["name"],
             )
-        else:
-            new.append(source)
-    if new and not add:
-        names = ", ".join(str(source["name"]) for source in new[:3]) + (
-            ", ..." if len(new) > 3 else ""
-        )
-        raise UserError(
-            f"{stage.name}: {names} {'is' if len(new) == 1 else 'are'} new in {workdir}: "
-            + _advice_to_add(stage, workdir, new)
-        )
-    if new:
-        first = generations[-1].first + generations[-1].shards
-        kept.append(Generation(stage.name, first, stage.shards_for(options, new), new))
-    return _with(root, kept)
+            continue
+        new.append(source)
+    return new
 
 
 def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, Any]]) -> str:
-    """Return what adds new sources: the complete command, if the run has settings of its own."""
-    them = "it" if len(new) == 1 else "them"
+    """Return how to add new sources: the complete command, if the run has settings of its own."""
+    pronoun = "it" if len(new) == 1 else "them"
     if stage.name == "import":
-        words = ["owt", "import", str(workdir), *(str(each["uri"]) for each in new), "--add"]
-        return f"run {command(*words)} to add {them} as a generation"
+        uris = [str(source["uri"]) for source in new]
+        words = ["owt", "import", str(workdir), *uris, "--add"]
+        return f"run {command(*words)} to add {pronoun} as a generation"
     if not workdir.exists("settings.toml"):
-        return f"give --add, too, to add {them} as a generation"
+        return f"give --add, too, to add {pronoun} as a generation"
     words = ["owt", "run", str(workdir), "--add", *_flags_of(stage, new)]
-    return f"run {command(*words)} to add {them} as a generation"
+    return f"run {command(*words)} to add {pronoun} as a generation"
 
 
 def _check_named(
     stage: Stage,
-    generations: Sequence[Generation],
-    wished: Mapping[tuple[Any, Any], Mapping[str, Any]],
+    recorded: Sequence[Mapping[str, Any]],
+    wished_by_name: Mapping[tuple[Any, Any], Mapping[str, Any]],
+    root: Root,
     workdir: Storage,
     *,
     is_adding: bool,
 ) -> None:
-    """Raise UserError, which says what to do, if no wished source is that of a generation.
+    """Raise UserError, which says what to do, if the settings do not name a recorded source.
 
     Either the settings have lost a source, or an interrupted command has added it: a command writes
     its flags to the settings when it has succeeded.
     """
-    recorded = [source for generation in generations for source in generation.sources]
-    unnamed = [source for source in recorded if _name(source) not in wished]
+    unnamed = [source for source in recorded if _name(source) not in wished_by_name]
     if not unnamed:
         return
     contents = {_content(source) for source in recorded}
-    new = [source for source in wished.values() if _content(source) not in contents]
-    number = next(
-        number for number, generation in enumerate(generations) if unnamed[0] in generation.sources
-    )
+    new = [source for source in wished_by_name.values() if _content(source) not in contents]
+    number = 0
+    while unnamed[0] not in root.generations[number].sources:
+        number += 1
     problem = (
         f"the settings do not name {unnamed[0]['name']}, a source of generation {number} of "
         f"{workdir}"
     )
     if len(unnamed) == len(recorded) and not new:
-        restoring = _naming(stage, workdir, recorded)
+        restoring = _command_naming(stage, workdir, recorded)
         raise UserError(f"{problem}: restore them, with your other settings, as {restoring} does")
     # Without --add, the flags may have replaced the sources of the settings, which name more.
     sources = [*unnamed, *new] if is_adding or not new else new
     purpose = "adds to all generations" if new else "goes on with all generations"
-    raise UserError(f"{problem}: {_naming(stage, workdir, sources, '--add')} {purpose}")
+    adding = _command_naming(stage, workdir, sources, "--add")
+    raise UserError(f"{problem}: {adding} {purpose}")
 
 
-def _naming(
+def _command_naming(
     stage: Stage, workdir: Storage, sources: Iterable[Mapping[str, Any]], *flags: str
 ) -> str:
     """Return the command that runs a stage with these sources, to be pasted."""
@@ -168,16 +195,13 @@ def _naming(
 
 
 def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the flags that name sources of a stage, with these sources."""
+    """Return the flags of a stage that name these sources."""
     words: list[str] = []
     for kind, flag in stage.flags.items():
-        uris = [str(each["uri"]) for each in sources if each["kind"] == kind]
-        words += [flag, *uris] if uris else []
+        uris = [str(source["uri"]) for source in sources if source["kind"] == kind]
+        if uris:
+            words += [flag, *uris]
     return words
-
-
-def _with(root: Root, generations: Sequence[Generation]) -> Root:
-    return msgspec.structs.replace(root, generations=list(generations))
 
 
 def _name(source: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -185,17 +209,17 @@ def _name(source: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _content(source: Mapping[str, Any]) -> str:
-    return repr(
-        sorted(
-            (name, value)
-            for name, value in source.items()
-            if name != "name" and name not in _NOT_IN_KEY
-        )
-    )
+    """Return the fields that identify a source's content, in one order."""
+    fields = []
+    for name, field in sorted(source.items()):
+        if name != "name" and name not in _NOT_IN_KEY:
+            fields.append((name, field))
+    return repr(fields)
 
 
-def shaping_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Sources without what shapes no bytes."""
-    return [
-        {name: value for name, value in each.items() if name not in _NOT_IN_KEY} for each in sources
-    ]
+def key_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return sources with only the fields that are part of keys."""
+    shortened = []
+    for source in sources:
+        shortened.append({name: source[name] for name in source if name not in _NOT_IN_KEY})
+    return shortened

@@ -1,8 +1,8 @@
-"""Stages as Beam transforms, and the one graph of a run.
+"""Turn stages into Beam transforms, and a run into one graph.
 
 A stage is a composite PTransform from the handle of one dataset to the handle of the next. Inside
-is one linear chain, without side inputs and without a node that two others read (both hang on
-Flink's batch shuffle):
+is one linear chain. It has no side inputs, and no node that two others read: both hang on Flink's
+batch shuffle.
 
     Handle | Barrier | Plan      -> (CONTROL, Handle), and (key, Slice) for each part
            | Shuffle | Work      the first step -> (CONTROL, Handle), and (key, Slice) for what each
@@ -13,15 +13,16 @@ Flink's batch shuffle):
 
 One control message passes through every step next to the parts. It carries the decision of `Plan`,
 creates parts that nothing was sent to, and reaches `Publish` even if there are no parts. If the
-stage is finished, it is the only message. The graph therefore depends on the stages and their
-options alone.
+stage is finished, it is the only message. So the graph depends only on the stages and their
+options.
 
 Each of these transforms can run any number of times, at any time and in any overlap. The barrier
 only saves work: when a runner retries a plan, it does not also repeat the Publish before it.
 
-A job on a cluster whose run has been replaced by another one ends by itself: raised, that would be
-tried again, perhaps without end. Instead the handle says so, parts make nothing, and every later
-transform passes the handle on. A launcher sees afterwards that the run is not finished.
+A job on a cluster whose run was superseded by another one ends by itself. If it raised an error,
+the runner would try again, perhaps without end. Instead the handle records it, parts make nothing,
+and every later transform passes the handle on. A launcher sees afterwards that the run is not
+finished.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 from owt_pipeline.engine.lifecycle import end_run, start_run
 from owt_pipeline.engine.outcome import JobOutcome, keep_outcome, write_outcome
 from owt_pipeline.engine.parts import Done, Work, do_locally
-from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import LostRun, UserError
+from owt_pipeline.engine.stage_work import plan_stage
+from owt_pipeline.errors import RunSuperseded, UserError
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.root import read_own_root
 from owt_pipeline.storage.lock import release, renew
@@ -64,73 +65,78 @@ Stages: TypeAlias = Sequence[tuple[Stage, Any]]
 class Handle(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A handle of a finished dataset, passed from stage to stage.
 
-    `uri` is the URI of its folder, or of the run's folder at the start of a run; `version` is that
-    of the root manifest that this run wrote last; `since` is when the run began, by the clock of
-    the storage. Within a stage at work, it is the dataset before, and `plan` is `StageRun.name`.
-    `is_lost` if another run has taken this one's place.
+    Within a stage at work, it is the handle of the dataset before.
+
+    Attributes:
+      uri: URI of the dataset's folder, or of the run's folder at the start of a run.
+      version: version of the root manifest that this run has written last.
+      since: when the run began, in seconds since 1970 by the clock of the storage.
+      plan: within a stage at work, `StageRun.name`; else empty.
+      is_superseded: whether another run has taken this one's place.
     """
 
     uri: str
     version: str | None = None
     since: float = 0.0
     plan: str = ""
-    is_lost: bool = False
+    is_superseded: bool = False
 
 
 Message: TypeAlias = Slice | Handle
-_encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Message).decode
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(Message).decode
 _Element: TypeAlias = tuple[int, bytes]
 
 
 class Start(beam.PTransform):
-    """The handle that a run begins with, that of its folder, once the lock is taken and the
-    generations are recorded.
+    """Begin a run: take its lock, record its generations, and return the handle of its folder.
 
-    `owt run` has done both before it builds the graph, and gives the `version` of its root. In a
-    job that nobody waits for they are done here, so that building the graph writes nothing.
+    `owt run` has done both before it builds the graph, and passes the `version` of the root. A job
+    that nobody waits for does both here, so that building the graph writes nothing.
     """
 
     def __init__(self, runtime: Runtime, stages: Stages = (), version: str | None = None):
         super().__init__()
-        self.runtime, self.stages, self.version = runtime, stages, version
+        self.runtime = runtime
+        self.stages = stages
+        self.version = version
 
-    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Handle]:
-        with contextlib.suppress(
-            OSError
-        ):  # used by other languages' transforms only; a killed run would leave it
-            os.rmdir(begin.pipeline.local_tempdir)
-        handle = begin | beam.Create(
-            [Handle(self.runtime.workdir.uri, self.version)], reshuffle=False
-        )
-        return handle | "_Begin" >> beam.Map(_begin, self.runtime, self.stages).with_output_types(
-            Handle
-        )
+    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[Handle]:
+        # Only transforms of other languages use this folder, and a killed run would leave it.
+        with contextlib.suppress(OSError):
+            os.rmdir(pbegin.pipeline.local_tempdir)
+        handle = Handle(self.runtime.workdir.uri, self.version)
+        begin = beam.Map(_begin, self.runtime, self.stages).with_output_types(Handle)
+        return pbegin | beam.Create([handle], reshuffle=False) | "_Begin" >> begin
 
 
 def _begin(handle: Handle, runtime: Runtime, stages: Stages) -> Handle:
     with _reported(runtime, "start"):
         version, since = start_run(stages, runtime, handle.version)
         return msgspec.structs.replace(handle, version=version, since=since)
-    return _lost(handle)
+    return _superseded(handle)
 
 
 class RunStage(beam.PTransform):
-    """A stage, with its options, as a transform from the handle of the dataset before it to that
-    of its output.
+    """Run a stage: from the handle of the dataset before it to the handle of its output.
 
-    `later` are the stages after it, which may read files of its output that are gone.
+    `later` are the stages after it, which may read files of its output that are lost.
     """
 
     def __init__(self, stage: Stage, options: Any, runtime: Runtime, later: Stages = ()):
         super().__init__()
-        self.stage, self.options, self.runtime = stage, options, runtime
+        self.stage = stage
+        self.options = options
+        self.runtime = runtime
         self.later = later
 
     def default_label(self) -> str:
         return self.stage.name.capitalize()
 
     def expand(self, handle: beam.PCollection[Handle]) -> beam.PCollection[Handle]:
-        stage, options, runtime = self.stage, self.options, self.runtime
+        stage = self.stage
+        options = self.options
+        runtime = self.runtime
         if runtime.on_cluster:
             handle |= "Barrier" >> beam.Reshuffle()
         plan = beam.FlatMap(_plan, stage, options, runtime, self.later).with_output_types(_Element)
@@ -143,18 +149,17 @@ class RunStage(beam.PTransform):
             if index:
                 parts |= f"Group{name}" >> beam.GroupByKey()
             parts |= f"Work{name}" >> beam.ParDo(_Work(work)).with_output_types(_Element)
-        return (
-            parts
-            | "Gather" >> beam.GroupByKey()
-            | "Publish" >> beam.Map(_publish, stage, options, runtime).with_output_types(Handle)
-        )
+        publish_output = beam.Map(_publish, stage, options, runtime).with_output_types(Handle)
+        return parts | "Gather" >> beam.GroupByKey() | "Publish" >> publish_output
 
 
 @contextlib.contextmanager
 def plain_labels() -> Iterator[None]:
-    """Give the graph the same labels in a notebook as elsewhere. Beam would prefix each with the
-    cell's number, and for that import its interactive runner, which needs pandas before version
-    3."""
+    """Give the graph the same labels in a notebook as elsewhere.
+
+    Beam would prefix each label with the cell's number. For that, it would import its interactive
+    runner, which needs a pandas older than version 3.
+    """
     original = apache_beam.pipeline.alter_label_if_ipython
     apache_beam.pipeline.alter_label_if_ipython = lambda *_: None
     try:
@@ -166,8 +171,9 @@ def plain_labels() -> Iterator[None]:
 def build(
     pipeline: beam.Pipeline, stages: Stages, runtime: Runtime, version: str | None = None
 ) -> beam.PCollection[Handle]:
-    """The graph of some stages with their options, in order: one linear chain."""
-    runtime = replace(runtime, beam_flags=())  # which may contain secrets
+    """Build the graph of some stages with their options, in order: one linear chain."""
+    # Beam's flags may contain secrets, and a graph is shown in a runner's user interface.
+    runtime = replace(runtime, beam_flags=())
     with plain_labels():
         handle = pipeline | Start(runtime, stages, version)
         for number, (stage, options) in enumerate(stages):
@@ -178,22 +184,26 @@ def build(
 def _plan(
     handle: Handle, stage: Stage, options: Any, runtime: Runtime, later: Stages
 ) -> list[_Element]:
-    """Handle handle -> control message, and the parts of the first step."""
-    if handle.is_lost:
+    """Return the control message, and the parts of the first step."""
+    if handle.is_superseded:
         return [(CONTROL, _encode(handle))]
     with _reported(runtime, f"{stage.name}, Plan"):
         _, version = read_own_root(runtime.workdir, handle.version, runtime.run)
-        found = plan_stage(stage, options, runtime, later)
-        if isinstance(found, Manifest):
-            return [(CONTROL, _encode(_handle(runtime, found, handle, version)))]
-        running = msgspec.structs.replace(handle, plan=found.name)
-        return [(CONTROL, _encode(running)), *_parts(stage.steps[0].keys(found), found.name)]
-    return [(CONTROL, _encode(_lost(handle)))]
+        planned = plan_stage(stage, options, runtime, later)
+        if isinstance(planned, Manifest):
+            return [(CONTROL, _encode(_handle(runtime, planned, handle, version)))]
+        at_work = msgspec.structs.replace(handle, plan=planned.name)
+        keys = stage.steps[0].keys(planned)
+        return [(CONTROL, _encode(at_work)), *_parts(keys, planned.name)]
+    return [(CONTROL, _encode(_superseded(handle)))]
 
 
 class _Work(beam.DoFn):
-    """Parts of one step -> handles of what they sent. On a cluster, each part is made when it
-    arrives. On the local runner, all parts are in one bundle, and the local pool makes them."""
+    """Make the parts of one step; emit handles of what they sent.
+
+    On a cluster, each part is made when it arrives. On the local runner, all parts are in one
+    bundle, and the local pool makes them when the bundle ends.
+    """
 
     def __init__(self, work: Work):
         self.work = work
@@ -203,80 +213,96 @@ class _Work(beam.DoFn):
         self.waiting: dict[int, list[Slice]] = {}
 
     def process(self, element: tuple[int, bytes | Iterable[bytes]]) -> Iterator[_Element]:
-        key, values = element
-        messages = [_decode(value) for value in ([values] if isinstance(values, bytes) else values)]
+        key, encoded = element
+        # The elements of a step that follows a shuffle are grouped by their key.
+        if isinstance(encoded, bytes):
+            encoded = [encoded]
+        messages = [_decode(message) for message in encoded]
         if key == CONTROL:
-            for message in messages:
-                yield CONTROL, _encode(message)
-                if message.plan and not self.is_last:
-                    with self._reported():
-                        after = replace(self.work, plan=message.plan).keys_after()
-                    yield from _parts(after, message.plan)
+            yield from self._pass_control(messages)
         elif self.work.runtime.on_cluster:
-            work = replace(self.work, plan=messages[0].work)
-            with self._reported(f"part {key}"):
-                yield from self._elements(work.do(key, _sent(messages)), work.plan)
-                return
-            yield CONTROL, _encode(_lost(Handle(work.runtime.workdir.uri)))
+            yield from self._make_part(key, messages)
         else:
             self.waiting[key] = messages
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        if self.waiting:
-            work = replace(self.work, plan=next(iter(self.waiting.values()))[0].work)
+    def _pass_control(self, handles: Sequence[Handle]) -> Iterator[_Element]:
+        """Pass control messages on, and create the next step's parts that nothing is sent to."""
+        for handle in handles:
+            yield CONTROL, _encode(handle)
+            if not handle.plan or self.is_last:
+                continue
             with self._reported():
-                made = list(
-                    do_locally(work, {key: _sent(slices) for key, slices in self.waiting.items()})
-                )
-            for _, done in made:
-                for element in self._elements(done, work.plan):
-                    yield GlobalWindows.windowed_value_at_end_of_window(element)
-            self.waiting = {}
+                keys = replace(self.work, plan=handle.plan).keys_after()
+            yield from _parts(keys, handle.plan)
+
+    def _make_part(self, key: int, slices: Sequence[Slice]) -> Iterator[_Element]:
+        """Make a part in this process."""
+        work = replace(self.work, plan=slices[0].work)
+        with self._reported(f"part {key}"):
+            yield from self._elements(work.do(key, _sent(slices)), work.plan)
+            return
+        yield CONTROL, _encode(_superseded(Handle(work.runtime.workdir.uri)))
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if not self.waiting:
+            return
+        first_slices = next(iter(self.waiting.values()))
+        work = replace(self.work, plan=first_slices[0].work)
+        parts = {key: _sent(slices) for key, slices in self.waiting.items()}
+        with self._reported():
+            finished = list(do_locally(work, parts))
+        for _, done in finished:
+            for element in self._elements(done, work.plan):
+                yield GlobalWindows.windowed_value_at_end_of_window(element)
+        self.waiting = {}
 
     def _reported(self, *part: str) -> AbstractContextManager[None]:
-        return _reported(
-            self.work.runtime, ", ".join((self.work.stage.name, self.work.step.name, *part))
-        )
+        place = ", ".join((self.work.stage.name, self.work.step.name, *part))
+        return _reported(self.work.runtime, place)
 
     def _elements(self, done: Done, plan: str) -> list[_Element]:
+        """Return the handles of what a part sent, and count the part in Beam's metrics."""
         if done.seconds and done.record is not None:
-            Metrics.distribution(self.work.stage.name, "part_milliseconds").update(
-                int(done.seconds * 1000)
-            )
-            Metrics.counter(self.work.stage.name, "bytes_written").inc(
-                sum(file.bytes for file in done.record.files)
-            )
-        return [
-            (key, _encode(msgspec.structs.replace(slice, work=plan))) for key, slice in done.sent
-        ]
+            stage_name = self.work.stage.name
+            milliseconds = int(done.seconds * 1000)
+            num_bytes = sum(file.bytes for file in done.record.files)
+            Metrics.distribution(stage_name, "part_milliseconds").update(milliseconds)
+            Metrics.counter(stage_name, "bytes_written").inc(num_bytes)
+        elements = []
+        for key, slice in done.sent:
+            elements.append((key, _encode(msgspec.structs.replace(slice, work=plan))))
+        return elements
 
 
 def _publish(
     element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, runtime: Runtime
 ) -> Handle:
-    """Control message, once all shards have their records -> handle of the output."""
-    before: Handle = max(
-        (_decode(value) for value in element[1]), key=lambda message: message.is_lost
-    )
+    """Publish the output once all shards have their records; return its handle."""
+    _, encoded = element
+    handles = [_decode(message) for message in encoded]
+    # A part of a superseded run has added a handle that says so.
+    before: Handle = max(handles, key=lambda handle: handle.is_superseded)
     if not before.plan:
         return before
     with _reported(runtime, f"{stage.name}, Publish"):
         if runtime.lock:
             renew(runtime.workdir, runtime.run, look=True)
         manifest, version = publish(stage, options, runtime, before.plan, before.version)
-        # The ledger as Beam's counters, which runners show.
-        counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
-        counts |= {
-            f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()
-        }
-        for name, count in counts.items():
-            Metrics.counter(stage.name, name).inc(count)
+        _count_rows(manifest)
         return _handle(runtime, manifest, before, version)
-    return _lost(before)
+    return _superseded(before)
+
+
+def _count_rows(manifest: Manifest) -> None:
+    """Add the ledger of a stage to Beam's counters, which runners show."""
+    Metrics.counter(manifest.stage, "rows_in").inc(manifest.counts.entered)
+    Metrics.counter(manifest.stage, "rows_out").inc(manifest.counts.left)
+    for reason, count in manifest.counts.rejected.items():
+        Metrics.counter(manifest.stage, f"rejected_{reason}").inc(count)
 
 
 class End(beam.PTransform):
-    """The end of a run: sweeps its folder and releases the lock."""
+    """End a run: sweep its folder and release the lock."""
 
     def __init__(self, runtime: Runtime):
         super().__init__()
@@ -287,29 +313,31 @@ class End(beam.PTransform):
 
 
 def _end(handle: Handle, runtime: Runtime) -> Handle:
-    if handle.is_lost:
+    if handle.is_superseded:
         return handle
     with _reported(runtime, "end"):
         end_run(runtime, handle.since)
         return handle
-    return _lost(handle)
+    return _superseded(handle)
 
 
 @contextlib.contextmanager
-def _reported(runtime: Runtime, where: str) -> Iterator[None]:
-    """Store an error of the block for the launcher, which may see only the end of a traceback,
-    release the lock, and raise it.
+def _reported(runtime: Runtime, place: str) -> Iterator[None]:
+    """Store an error of the block for the launcher, release the lock, and raise the error.
 
-    On a cluster the lock is kept after any error but a user's mistake, since the runner tries
-    again. There, LostRun is only logged: the folder is another run's, and so is its outcome.
+    The launcher may see only the end of a traceback. `place` names the stage and part.
+
+    On a cluster, the lock is released only after a user's mistake: the runner tries again after any
+    other error. There, RunSuperseded is only logged: the folder belongs to another run, and so does
+    its outcome.
     """
     try:
         yield
     except Exception as error:
-        if isinstance(error, LostRun) and runtime.on_cluster:
+        if isinstance(error, RunSuperseded) and runtime.on_cluster:
             logger.error("%s", error)
             return
-        outcome = JobOutcome.of(where, error, runtime.run)
+        outcome = JobOutcome.of(place, error, runtime.run)
         if runtime.on_cluster:
             write_outcome(runtime.workdir, outcome)
         else:
@@ -320,17 +348,18 @@ def _reported(runtime: Runtime, where: str) -> Iterator[None]:
 
 
 def _parts(keys: Iterable[int], plan: str) -> list[_Element]:
-    """Parts that exist even if nothing is sent to them."""
+    """Return the elements of parts that exist even if nothing is sent to them."""
     return [(key, _encode(Slice(plan))) for key in keys]
 
 
-def _sent(messages: Iterable[Slice]) -> list[Slice]:
-    return [message for message in messages if message.length]
+def _sent(slices: Iterable[Slice]) -> list[Slice]:
+    """Return the slices that have rows."""
+    return [slice for slice in slices if slice.length]
 
 
-def _lost(handle: Handle) -> Handle:
-    """The handle of a run whose place another one has taken."""
-    return msgspec.structs.replace(handle, plan="", is_lost=True)
+def _superseded(handle: Handle) -> Handle:
+    """Return the handle of a run whose place another one has taken."""
+    return msgspec.structs.replace(handle, plan="", is_superseded=True)
 
 
 def _handle(runtime: Runtime, manifest: Manifest, before: Handle, version: str | None) -> Handle:

@@ -1,7 +1,8 @@
-"""Keys: what a shard is made from, as one digest.
+"""Compute keys: everything that a shard is made from, as one digest.
 
-A key names stage, version of its code, options, generation, index and everything from outside, and
-the digests of the files that the shard reads; not paths, workers or versions of libraries.
+A key names the stage, the version of its code, its options, the shard's place in its generation,
+everything from outside, and the digests of the files that the shard reads. Paths, workers and
+versions of libraries are not in it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Stage
 from schemas.manifest import Root, ShardRecord
 
@@ -21,74 +22,85 @@ from schemas.manifest import Root, ShardRecord
 def with_generations_of(root: Root, inputs: Sequence[Sequence[ShardRecord | None]]) -> Root:
     """Return the root without the generations that some of a stage's inputs lack."""
     num_shards = min((len(records) for records in inputs), default=root.num_shards)
-    complete = [each for each in root.generations if each.range.stop <= num_shards]
+    complete = [
+        generation for generation in root.generations if generation.range.stop <= num_shards
+    ]
     return msgspec.structs.replace(root, generations=complete)
 
 
-class ShardContents:
-    """What each shard of a stage is made from, without what changes from outside afterwards."""
+class KeyContents:
+    """The contents of the keys of a stage's shards, without the shards' history."""
 
     def __init__(
         self,
         stage: Stage,
         options: Any,
         root: Root,
-        outside: Sequence[Mapping[str, Any]],
+        external_inputs: Sequence[Mapping[str, Any]],
         inputs: Mapping[str, Sequence[ShardRecord | None]],
     ):
         """Describe the shards of a stage.
 
         Args:
-          root: the generations that all inputs have.
-          outside: what `Stage.outside` returned.
-          inputs: the records of the inputs' shards; None for a shard that is yet to be made.
+          stage: the stage.
+          options: its options.
+          root: the root with the generations that all inputs have.
+          external_inputs: what `Stage.external_inputs` returned.
+          inputs: the records of each input's shards; None for a shard that has to be made first.
         """
-        self._stage, self._root, self._inputs = stage, root, inputs
-        self._of_stage = [
+        self._stage = stage
+        self._root = root
+        self._inputs = inputs
+        self._stage_content = [
             stage.name,
             stage.version,
-            stage.shaping(options),
-            shaping_sources(outside),
+            stage.key_options(options),
+            key_sources(external_inputs),
         ]
         # Every shard of a generation reads the same files: one digest of all keeps keys cheap.
         self._digest_by_end: dict[int, str | None] = {}
 
     def of_shard(self, shard: int) -> list[Any] | None:
-        """Return what enters the key of a shard; None if an input has to be made first."""
-        digests = self._read_by(shard)
+        """Return the content of the key of a shard; None if an input has to be made first."""
+        digests = self._input_digests(shard)
         if digests is None:
             return None
         if self._stage.reads == "all":
-            return [*self._of_stage, [], digests]
+            return [*self._stage_content, [], digests]
         number = self._root.generation_of(shard)
         generation = self._root.generations[number]
+        # Without its place, two empty shards would have one key, and so one record.
         position = [number, generation.shards, shard - generation.first]
-        content = [*self._of_stage, position, digests]
+        content = [*self._stage_content, position, digests]
         if not self._stage.inputs:
-            upto = self._root.generations[: number + 1]
-            content.append([shaping_sources(each.sources) for each in upto])
+            generations = self._root.generations[: number + 1]
+            content.append([key_sources(generation.sources) for generation in generations])
         return content
 
-    def _read_by(self, shard: int) -> list[Any] | str | None:
+    def _input_digests(self, shard: int) -> list[Any] | str | None:
+        """Return the digests of the files that a shard reads, or one digest of them all."""
         if self._stage.reads == "shard":
-            return self._digests([shard])
+            return self._digests_of([shard])
         end = shards_read_by(self._stage, self._root, shard).stop
         if end not in self._digest_by_end:
-            digests = self._digests(range(end))
-            self._digest_by_end[end] = digest_of(digests) if digests is not None else None
+            digests = self._digests_of(range(end))
+            self._digest_by_end[end] = None if digests is None else digest_of(digests)
         return self._digest_by_end[end]
 
-    def _digests(self, shards: Iterable[int]) -> list[Any] | None:
+    def _digests_of(self, shards: Iterable[int]) -> list[Any] | None:
+        """Return the digests of the files of some shards of each input; None if one is missing."""
         digests: list[Any] = []
         for name, records in sorted(self._inputs.items()):
             # Optional inputs of a stage that reads everything may have more or fewer shards.
-            is_complete = self._stage.reads != "all" or name in self._stage.inputs
-            for shard in shards if is_complete else range(len(records)):
-                record = records[shard] if shard < len(records) else None
+            has_other_shards = self._stage.reads == "all" and name not in self._stage.inputs
+            for shard in range(len(records)) if has_other_shards else shards:
+                if shard >= len(records):
+                    return None
+                record = records[shard]
                 if record is None:
                     return None
-                read = (file.sha256 for file in record.files if file.kind in self._stage.kinds)
-                digests.append([name, *sorted(read)])
+                files = [file for file in record.files if file.kind in self._stage.kinds]
+                digests.append([name, *sorted(file.sha256 for file in files)])
         return digests
 
 
@@ -107,7 +119,10 @@ def digest_of(content: Any) -> str:
 
 
 def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
-    """Return the sources of a stage without inputs, without what shapes no bytes."""
+    """Return the sources of a stage without inputs, with the fields that shape bytes."""
     if stage.inputs:
         return []
-    return [source for each in root.generations for source in shaping_sources(each.sources)]
+    sources: list[dict[str, Any]] = []
+    for generation in root.generations:
+        sources += key_sources(generation.sources)
+    return sources

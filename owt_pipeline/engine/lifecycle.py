@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine.generations import record_generations
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.lock import is_held, release, take
@@ -30,7 +30,7 @@ def start_run(
     """
     since = take(runtime.workdir, runtime.run, as_object=runtime.on_cluster)
     if version is None:
-        _, version = begin(stages, runtime)
+        _, version = record_generations(stages, runtime)
     return version, since
 
 

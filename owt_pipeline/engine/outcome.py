@@ -1,7 +1,7 @@
-"""Why a job failed, for its launcher, which a runner shows the end of a traceback at best.
+"""Tell a job's launcher why the job failed. A runner shows it the end of a traceback at best.
 
-On a cluster, a worker writes it to a file in the run's folder, `.outcome`. A job of this process
-keeps it in memory: a full or read-only disk must not hide why the run stopped.
+On a cluster, a worker writes the outcome to a file in the run's folder, `.outcome`. A job of this
+process keeps it in memory: a full or read-only disk must not hide why the run stopped.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class JobOutcome(msgspec.Struct, frozen=True):
     bug: str = ""
 
     @classmethod
-    def of(cls, where: str, error: Exception, run: str = "") -> JobOutcome:
-        """Return the outcome of an error of a run; `where` names the stage and part, for a bug."""
+    def of(cls, place: str, error: Exception, run: str = "") -> JobOutcome:
+        """Return the outcome of an error of a run; `place` names the stage and part."""
         if isinstance(error, UserError):
             return cls(str(error), run, error.exit_code)
         if is_out_of_memory(error):
-            return cls(f"{where}: {OUT_OF_MEMORY}", run)
+            return cls(f"{place}: {OUT_OF_MEMORY}", run)
         if isinstance(error, OSError):
-            return cls(f"{where}: {explain_os_error(error)}", run)
+            return cls(f"{place}: {explain_os_error(error)}", run)
         return cls(
-            f"{where}: {error or type(error).__name__}",
+            f"{place}: {error or type(error).__name__}",
             run,
             bug="".join(traceback.format_exception(error)),
         )
 
     def error(self) -> Exception:
-        """The error for which the job failed."""
+        """Return the error for which the job failed."""
         if self.bug:
             return WorkerError(f"{self.message}\n{self.bug}")
         error = UserError(self.message)
@@ -63,22 +63,25 @@ class JobOutcome(msgspec.Struct, frozen=True):
         return error
 
 
-_local: dict[str, JobOutcome] = {}
+# The outcomes of runs of this process.
+_outcome_by_run: dict[str, JobOutcome] = {}
 
 
 def keep_outcome(outcome: JobOutcome) -> None:
     """Keep the outcome of a run of this process; the first failure counts."""
-    _local.setdefault(outcome.run, outcome)
+    _outcome_by_run.setdefault(outcome.run, outcome)
 
 
 def take_kept_outcome(run: str) -> JobOutcome | None:
     """Return the outcome that this process has kept for a run, and forget it; None for none."""
-    return _local.pop(run, None)
+    return _outcome_by_run.pop(run, None)
 
 
 def write_outcome(workdir: Storage, outcome: JobOutcome) -> None:
-    """Store the outcome for the launcher. If that fails, the launcher shows the runner's own
-    message."""
+    """Store the outcome for the launcher.
+
+    If that fails, the launcher shows the runner's own message.
+    """
     with contextlib.suppress(OSError, UserError):
         workdir.write(_NAME, msgspec.json.encode(outcome))
 

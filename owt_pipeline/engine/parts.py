@@ -1,4 +1,4 @@
-"""Making parts: one in this process, or many in the processes of the local pool."""
+"""Make parts: one in this process, or many in the processes of the local pool."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-# numpy imports it when it is first used, and may fail where two threads do so at once
+# numpy imports it on first use, which may fail where two threads do so at once.
 import numpy.ma  # noqa: F401
 
 from owt_pipeline import progress
-from owt_pipeline.engine.plan import is_published, open_run, plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.stage_work import is_published, open_run, plan_stage
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, died, shared_pool
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
@@ -32,21 +32,27 @@ T = TypeVar("T")
 
 
 _failed: ContextVar[threading.Event] = ContextVar("_failed")
-"""Of a thread that makes a part next to others: set once one of them has failed."""
+"""In a thread that makes a part next to others: set once one of them has failed."""
 
 
 def stop_after_failure() -> None:
-    """Raise CancelledError if a part that this process made next to this one has failed; for
-    work that takes hours."""
-    if (failed := _failed.get(None)) is not None and failed.is_set():
+    """Raise CancelledError if another part that this process makes has failed.
+
+    Work that takes hours calls it now and then.
+    """
+    failed = _failed.get(None)
+    if failed is not None and failed.is_set():
         raise CancelledError
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished part: its record, the (key, slice) pairs it sent to the next step, and the
-    seconds that this attempt took; 0 if the part was finished before. It has no record if the
-    attempt is late: its output is published.
+    """A finished part.
+
+    Attributes:
+      record: its record; None if the attempt is late, since the output is published.
+      sent: the (key, slice) pairs that it sent to the next step.
+      seconds: how long this attempt took; 0 if the part was finished before.
     """
 
     record: ShardRecord | None
@@ -56,8 +62,15 @@ class Done:
 
 @dataclass(frozen=True)
 class Work:
-    """One step of a stage at work: everything a process needs to make any of its parts;
-    picklable."""
+    """One step of a stage at work: everything a process needs to make any of its parts. Picklable.
+
+    Attributes:
+      stage: the stage.
+      options: its options.
+      runtime: how and where it runs.
+      index: the step's place among the stage's steps.
+      plan: `StageRun.name`.
+    """
 
     stage: Stage
     options: Any
@@ -67,25 +80,30 @@ class Work:
 
     @property
     def step(self) -> Step:
+        """Return the step."""
         return self.stage.steps[self.index]
 
     def open(self) -> StageRun:
+        """Open the stage at work."""
         return open_run(self.stage, self.options, self.runtime, self.plan)
 
     def keys_after(self) -> list[int]:
-        """Keys of the next step's parts that exist even if nothing is sent to them; none if the
-        attempt is late."""
-        return (
-            self.unless_late(lambda: list(self.stage.steps[self.index + 1].keys(self.open()))) or []
-        )
+        """Return the keys of the next step's parts that exist even if nothing is sent to them.
+
+        There are none if the attempt is late.
+        """
+        next_step = self.stage.steps[self.index + 1]
+        return self.skip_if_superseded(lambda: list(next_step.keys(self.open()))) or []
 
     def do(self, key: int, slices: Sequence[Slice]) -> Done:
-        """Make a part, unless its record says that it is finished."""
-        return self.unless_late(lambda: self._do(key, slices)) or Done(None)
+        """Make a part, unless its record shows that it is finished."""
+        return self.skip_if_superseded(lambda: self._do(key, slices)) or Done(None)
 
-    def unless_late(self, call: Callable[[], T]) -> T | None:
-        """`call()`; None if it fails because the stage is published, so that nothing needs this
-        attempt, and what it reads may have been swept away."""
+    def skip_if_superseded(self, call: Callable[[], T]) -> T | None:
+        """Return `call()`; None if it fails because the stage is published.
+
+        Then nothing needs this attempt, and its inputs may have been swept away.
+        """
         try:
             return call()
         except (UserError, OSError):
@@ -95,32 +113,34 @@ class Work:
 
     def _do(self, key: int, slices: Sequence[Slice]) -> Done:
         started = time.monotonic()
-        run, seconds = self.open(), 0.0
-        if (
-            self.runtime.lock
-        ):  # a part of a later step looks: it lacks what parts of a lost run have not sent
+        run = self.open()
+        if self.runtime.lock:
+            # A part of a later step has to be sure: it would be made without the rows that parts of
+            # a superseded run have not sent.
             renew(run.workdir, self.runtime.run, look=self.index > 0)
-        place = run.place(self.step.name, key)
+        path = run.record_path(self.step.name, key)
         folder = run.workdir if self.step.name == SHARDS else run.work
-        record, version = place.find()
-        if record is not None and not all(_is_there(folder, file) for file in record.files):
-            record = None
-        if record is None:
+        record, version = path.find()
+        seconds = 0.0
+        if record is None or not all(_has_size(folder, file) for file in record.files):
             record = _make(run, self.step, key, sorted(set(slices)), version)
             seconds = time.monotonic() - started
-        paths = [file.path for file in record.files if file.kind == SLICES]
-        return Done(
-            record, [slice for path in paths for slice in read_index(run.work, path)], seconds
-        )
+        sent: list[tuple[int, Slice]] = []
+        for file in record.files:
+            if file.kind == SLICES:
+                sent += read_index(run.work, file.path)
+        return Done(record, sent, seconds)
 
     def _is_late(self) -> bool:
         try:
             return is_published(self.open())
-        except OSError:  # its plan was swept away, which happens after the run has ended
+        except OSError:
+            # The plan was swept away, which happens after the run has ended.
             return self.stage.output in read_root(self.runtime.workdir)[0].datasets
 
 
-def _is_there(folder: Storage, file: ShardFile) -> bool:
+def _has_size(folder: Storage, file: ShardFile) -> bool:
+    """Return whether a file exists with its size."""
     try:
         return folder.size(file.path) == file.bytes
     except FileNotFoundError:
@@ -130,49 +150,62 @@ def _is_there(folder: Storage, file: ShardFile) -> bool:
 def _make(
     run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces: str | None
 ) -> ShardRecord:
-    place = run.place(step.name, key)
-    if step.name == SHARDS:
-        dataset = DATASETS.get(run.stage.output)
-        outputs = (step.outputs(run) or {"": dataset.schema}) if dataset else {}
-        file_format = dataset.format if dataset else "parquet"
-        writer = ShardWriter(
-            run.workdir,
-            place,
-            outputs,
-            dataset=run.stage.output,
-            file_format=file_format,
-            replaces=replaces,
-        )
-    else:
-        writer = ShardWriter(run.work, place, {}, step=step.name, replaces=replaces)
-    with writer:
+    """Make a part and return its record.
+
+    `replaces` is the version of a damaged record, or of one whose files are missing.
+    """
+    path = run.record_path(step.name, key)
+    with _writer_of(run, step, key, replaces) as writer:
         step.work(run, key, slices, writer)
+    if writer.is_first:
+        return writer.record
     # If another attempt's record came first, that attempt's files count.
-    return writer.record if writer.is_first else place.find()[0] or writer.record
+    first_record, _ = path.find()
+    return first_record or writer.record
+
+
+def _writer_of(run: StageRun, step: Step, key: int, replaces: str | None) -> ShardWriter:
+    """Return the writer of a part."""
+    path = run.record_path(step.name, key)
+    if step.name != SHARDS:
+        return ShardWriter(run.work, path, {}, step=step.name, replaces=replaces)
+    output = run.stage.output
+    dataset = DATASETS.get(output)
+    if dataset is None:
+        # The report has figures, and no rows.
+        return ShardWriter(run.workdir, path, {}, dataset=output, replaces=replaces)
+    return ShardWriter(
+        run.workdir,
+        path,
+        step.outputs(run) or {"": dataset.schema},
+        dataset=output,
+        file_format=dataset.format,
+        replaces=replaces,
+    )
 
 
 def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tuple[int, Done]]:
-    """Make parts with the local pool, the largest first; yields each when it is finished.
+    """Make parts with the local pool, the largest first, and yield each when it is finished.
 
-    Raises what a part raised, or WorkerError if a process died; the other processes are then
+    Raises the error of a part, or WorkerError if a process died. The other processes are then
     killed.
     """
-    step, run = work.step, work.unless_late(work.open)
+    step = work.step
+    run = work.skip_if_superseded(work.open)
     if run is None or not parts:
         return
-    if (known := step.rows(run)) is not None:
-        rows = dict(known) if isinstance(known, Mapping) else dict(enumerate(known))
-    else:
-        rows = (
-            {key: sum(slice.rows for slice in slices) for key, slices in parts.items()}
-            if work.index
-            else {}
-        )
-    sizes = {key: rows.get(key, 1) for key in sorted(parts)}
-    together = step.together(run) if callable(step.together) else step.together
+    rows_by_key = _rows_of_parts(work, run, parts)
+    size_by_key = {key: rows_by_key.get(key, 1) for key in sorted(parts)}
+    max_concurrent = step.max_concurrent
+    if callable(max_concurrent):
+        max_concurrent = max_concurrent(run)
     workers = work.runtime.workers
-    pool = shared_pool(workers) if workers > 1 and not together else None
-    order = sorted(sizes, key=lambda key: -sizes[key]) if pool else list(sizes)
+    pool: WorkerPool | None = None
+    keys = list(size_by_key)
+    if workers > 1 and not max_concurrent:
+        pool = shared_pool(workers)
+        # Otherwise the last part could be the largest, and the other processes would wait for it.
+        keys.sort(key=lambda key: -size_by_key[key])
 
     def make(key: int) -> Done:
         if pool is None:
@@ -182,25 +215,38 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
             raise died(done)
         return done
 
-    with progress.step(
-        title(work.stage, step), shards=len(sizes), rows=sum(sizes.values()) if rows else None
-    ):
-        number = together or workers
-        done = (
-            ((key, make(key)) for key in order)
-            if number == 1
-            else at_once(order, number, make, pool)
-        )
-        for key, result in done:
+    num_rows = sum(size_by_key.values()) if rows_by_key else None
+    with progress.step(title(work.stage, step), shards=len(keys), rows=num_rows):
+        num_threads = max_concurrent or workers
+        finished: Iterator[tuple[int, Done]]
+        if num_threads == 1:
+            finished = ((key, make(key)) for key in keys)
+        else:
+            finished = at_once(keys, num_threads, make, pool)
+        for key, done in finished:
             progress.shard_done()
-            yield key, result
+            yield key, done
+
+
+def _rows_of_parts(
+    work: Work, run: StageRun, parts: Mapping[int, Sequence[Slice]]
+) -> Mapping[int, int]:
+    """Return the number of rows of each part, by its key; empty if it is not known."""
+    rows = work.step.rows(run)
+    if isinstance(rows, Mapping):
+        return rows
+    if rows is not None:
+        return dict(enumerate(rows))
+    if work.index == 0:
+        return {}
+    return {key: sum(slice.rows for slice in slices) for key, slices in parts.items()}
 
 
 def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
-    """Run a stage in this process and its pool, without a runner: the same phases and steps as
-    in the graph.
+    """Run a stage in this process and its pool, without a runner.
 
-    Raises UserError for errors that the user can fix, LedgerError if rows were lost or invented.
+    The phases and steps are those of the graph. Raises UserError for errors that the user can fix,
+    LedgerError if rows were lost or invented.
     """
     run = plan_stage(stage, options, runtime)
     if isinstance(run, Manifest):
@@ -214,19 +260,25 @@ def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
             for key, slice in done.sent:
                 sent.setdefault(key, []).append(slice)
         parts = sent
-    return publish(stage, options, runtime, run.name, read_root(runtime.workdir)[1])[0]
+    _, version = read_root(runtime.workdir)
+    manifest, _ = publish(stage, options, runtime, run.name, version)
+    return manifest
 
 
 def title(stage: Stage, step: Step) -> str:
-    """The name of a step in the progress."""
-    return stage.name if step.name == SHARDS else f"{stage.name} ({step.name})"
+    """Return the name of a step in the progress."""
+    if step.name == SHARDS:
+        return stage.name
+    return f"{stage.name} ({step.name})"
 
 
 def at_once(
     keys: Sequence[int], number: int, make: Callable[[int], Done], pool: WorkerPool | None
 ) -> Iterator[tuple[int, Done]]:
-    """Make `number` parts at once, in this order; an error, or Ctrl-C, does not wait for the
-    others."""
+    """Make `number` parts at once, in the order of `keys`, and yield each when it is finished.
+
+    An error, or Ctrl-C, does not wait for the other parts.
+    """
     failed = threading.Event()
     threads = ThreadPoolExecutor(number, initializer=_failed.set, initargs=(failed,))
     cancelled: CancelledError | None = None
@@ -235,9 +287,8 @@ def at_once(
         for future in as_completed(futures):
             try:
                 yield futures[future], future.result()
-            except (
-                CancelledError
-            ) as error:  # another part has failed and closed the pool; its error comes next
+            except CancelledError as error:
+                # Another part has failed and closed the pool. Its error comes next.
                 cancelled = error
         if cancelled:
             raise cancelled

@@ -1,17 +1,19 @@
-"""Publishing a stage's output once its shards are made, and the run's log."""
+"""Publish a stage's output once its shards are made, and keep the run's log."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from owt_pipeline.engine.keys import sources_of
-from owt_pipeline.engine.plan import is_published, open_run
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, recorded_of
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Summary, recorded_sources
+from owt_pipeline.engine.stage_work import is_published, open_run
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -22,27 +24,33 @@ from schemas.manifest import Counts, Manifest, ShardRecord, ledger_of
 logger = logging.getLogger("owt")
 
 RUN_LOG = "run-log.jsonl"
-"""What ran when and for how long: the one file of a run that differs from run to run."""
+"""What ran when and for how long. No other file of a run differs between equal runs."""
 
-
-_WHERE = ("places", "warc")
-"""Kinds of files that say where pages lie, which depends on how often they were fetched."""
+# Kinds of files that depend on how often pages were fetched: a lost shard that is made again may
+# have others.
+_KINDS_OF_LOCATIONS = ("places", "warc")
 
 
 def publish(
     stage: Stage, options: Any, runtime: Runtime, plan: str, version: str | None
 ) -> tuple[Manifest, str | None]:
-    """Publish the output of a stage all of whose shards are made; returns its manifest, and the
-    version of the root.
+    """Publish the output of a stage whose shards are all made.
 
-    `plan` is `StageRun.name`; `version` is that of the root that this run wrote last. If this run
-    has published the output before, returns that. Raises LostRun if another run has published,
-    LedgerError if a record is missing or the sums are wrong, UserError if a file of a record has
-    disappeared since it was written.
+    If this run has published the output before, nothing is written.
+
+    Args:
+      stage: the stage.
+      options: its options.
+      runtime: how and where it runs.
+      plan: `StageRun.name`.
+      version: version of the root that this run has written last.
+
+    Returns the output's manifest and the version of the root. Raises RunSuperseded if another run
+    has published, LedgerError if a record is missing or the sums are wrong, and UserError if a file
+    of a record has disappeared since it was written.
     """
-    root, current = read_own_root(
-        runtime.workdir, version, runtime.run
-    )  # before what another run may have swept
+    # Read first: a run that was superseded may find that the other one has swept its plan.
+    root, current = read_own_root(runtime.workdir, version, runtime.run)
     try:
         run = open_run(stage, options, runtime, plan)
     except FileNotFoundError:  # a late attempt, whose plan was swept away
@@ -51,25 +59,42 @@ def publish(
         return root.datasets[stage.output], current
     if current != version and is_published(run):
         return root.datasets[stage.output], current
-    records = _records(run)
-    made = [file for shard in sorted(run.plan.make) for file in records[shard].files]
-    if lost := lost_files(run.workdir, made):
-        name, problem = next(iter(lost.items()))
+    records = _records_of_shards(run)
+    _check_files(run, records)
+    summary = run.stage.finish(run, records)
+    manifest, written = _publish_summary(run, records, summary, version)
+    entry = _log_entry(run, manifest)
+    append_to_log(run.workdir, entry)
+    logger.info("%s: %s (%.1f s)", manifest.stage, manifest.counts, entry["seconds"])
+    return manifest, written
+
+
+def _check_files(run: StageRun, records: Sequence[ShardRecord]) -> None:
+    """Raise UserError if a file that this stage has made is missing or short."""
+    files = [file for shard in sorted(run.plan.pending) for file in records[shard].files]
+    for path, problem in lost_files(run.workdir, files).items():
         raise UserError(
-            f"{run.workdir.path(name)} {problem}, since the stage wrote it: run the same command "
+            f"{run.workdir.path(path)} {problem}, since the stage wrote it: run the same command "
             f"again"
         )
-    summary = run.stage.finish(run, records)
+
+
+def _publish_summary(
+    run: StageRun, records: Sequence[ShardRecord], summary: Summary, version: str | None
+) -> tuple[Manifest, str]:
+    """Publish the records with the stage's summary; return the manifest and the root's version."""
     assets = [file for file in run.plan.assets if file.path not in summary.contents]
     assets += summary.assets
-    stats = dict(summary.stats)
+    stats = Counter(summary.stats)
     for record in records:
-        for name, count in record.stats.items():
-            stats[name] = stats.get(name, 0) + count
+        stats.update(record.stats)
     counts = summary.counts or sum((record.counts for record in records), Counts())
     if not counts.balanced:
         raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
-    manifest, written = publish_dataset(
+    recorded = recorded_sources(run.stage, run.published)
+    external_inputs = run.stage.external_inputs(run.options, recorded)
+    properties = run.properties if summary.properties is None else summary.properties
+    return publish_dataset(
         run.workdir,
         records,
         assets,
@@ -81,19 +106,20 @@ def publish(
         stage_version=run.stage.version,
         num_shards=run.num_shards,
         counts=counts,
-        options=run.stage.shaping(run.options),
+        options=run.stage.key_options(run.options),
         inputs={
             name: reader.table_of_files.digest_of(run.stage.kinds)
             for name, reader in run.inputs.items()
         },
-        sources=[
-            *run.stage.outside(run.options, recorded_of(run.stage, run.before)),
-            *sources_of(run.stage, run.root),
-        ],
+        sources=[*external_inputs, *sources_of(run.stage, run.root)],
         stats=dict(sorted(stats.items())),
-        properties=dict(run.properties if summary.properties is None else summary.properties),
+        properties=dict(properties),
     )
-    entry = {
+
+
+def _log_entry(run: StageRun, manifest: Manifest) -> dict[str, Any]:
+    """Return the line of the run's log for a stage that has just been published."""
+    return {
         "stage": manifest.stage,
         "digest": manifest.digest,
         "started": round(run.plan.started, 3),
@@ -101,70 +127,70 @@ def publish(
         "host": run.runtime.host or socket.gethostname(),
         "workers": run.runtime.workers,
         "shards": manifest.num_shards,
-        "shards_written": len(run.plan.make),
-        "entered": counts.entered,
-        "left": counts.left,
+        "shards_written": len(run.plan.pending),
+        "entered": manifest.counts.entered,
+        "left": manifest.counts.left,
         "bytes": manifest.total_bytes,
     }
-    append_to_log(run.workdir, entry)
-    logger.info("%s: %s (%.1f s)", manifest.stage, counts, entry["seconds"])
-    return manifest, written
 
 
-def _records(run: StageRun) -> list[ShardRecord]:
-    """The record of each shard: the published one, or that of its key; the same bytes as before
-    if it was gone."""
-    before: dict[int, ShardRecord] = {}
-    if run.before is not None:
-        table = DatasetReader(run.workdir, run.before).table_of_files
-        before = {
-            record.shard: record
-            for record in table.records
-            if record.key == run.plan.keys[record.shard]
-        }
+def _records_of_shards(run: StageRun) -> list[ShardRecord]:
+    """Return the record of each shard: the published one, or that of its key.
+
+    Raises LedgerError if a record is missing. Raises UserError if a lost shard that was made again
+    has other bytes than before.
+    """
+    published: dict[int, ShardRecord] = {}
+    if run.published is not None:
+        for record in DatasetReader(run.workdir, run.published).table_of_files.records:
+            if record.key == run.plan.keys[record.shard]:
+                published[record.shard] = record
 
     def find(shard: int) -> ShardRecord:
-        was = before.get(shard)
-        if was is not None and shard not in run.plan.make:
-            return was
-        place = run.place(SHARDS, shard)
-        record, _ = place.find()
+        published_record = published.get(shard)
+        if published_record is not None and shard not in run.plan.pending:
+            return published_record
+        path = run.record_path(SHARDS, shard)
+        record, _ = path.find()
         if record is None:
-            raise LedgerError(f"{run.stage.name}: {place.records.path(place.name)} was not written")
-        if (
-            was is not None and not run.stage.optional_inputs
-        ):  # with these, it is made from what is left of them
-            _check_same(run, was, record)
+            raise LedgerError(f"{run.stage.name}: {path.records.path(path.name)} was not written")
+        # A stage with optional inputs is made from those that are still there.
+        if published_record is not None and not run.stage.optional_inputs:
+            _check_same_bytes(run, published_record, record)
         return record
 
     return at_once(find, range(run.num_shards))
 
 
-def _check_same(run: StageRun, was: ShardRecord, now: ShardRecord) -> None:
-    """Raise UserError if a shard that was gone has other bytes than before: its datasets were
-    made from those."""
-    before, again = (
-        {file.path: file.sha256 for file in record.files if file.kind not in _WHERE}
-        for record in (was, now)
-    )
-    if before == again:
+def _check_same_bytes(run: StageRun, before: ShardRecord, now: ShardRecord) -> None:
+    """Raise UserError if a lost shard that was made again has other bytes than before.
+
+    Later datasets were made from the bytes before.
+    """
+    if _digests(before) == _digests(now):
         return
-    assert run.before is not None
+    assert run.published is not None
     records = run.workdir.path(f"{ledger_of(run.stage.name)}/records")
+    file_list = run.workdir.path(run.published.files.path)
     raise UserError(
-        f"shard {was.shard} of {run.stage.output}/ was gone, and has other bytes now that it was "
-        f"made again. Made with {_named(was.versions)}; now {_named(now.versions)}: use those "
-        f"versions, or delete {records} and {run.workdir.path(run.before.files.path)} to make the "
-        "dataset, and those after it, anew with the same command"
+        f"shard {before.shard} of {run.stage.output}/ was gone, and has other bytes now that it "
+        f"was made again. Made with {_list_versions(before)}; now {_list_versions(now)}: use those "
+        f"versions, or delete {records} and {file_list} to make the dataset, and those after it, "
+        "anew with the same command"
     )
 
 
-def _named(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+def _digests(record: ShardRecord) -> dict[str, str]:
+    """Return the digest of each file that has the same bytes whenever it is made, by path."""
+    return {file.path: file.sha256 for file in record.files if file.kind not in _KINDS_OF_LOCATIONS}
+
+
+def _list_versions(record: ShardRecord) -> str:
+    return ", ".join(f"{name} {version}" for name, version in record.versions.items())
 
 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
-    """Add a line to the run's log."""
+    """Add a line to the run's log, unless it has the same line."""
     line = f"{json.dumps(entry)}\n".encode()
     while True:
         log, version = workdir.read_version(RUN_LOG) or (b"", None)
@@ -173,12 +199,13 @@ def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
 
 
 def read_log(workdir: Storage) -> list[dict[str, Any]]:
-    """The entries of a run's log, without lines that cannot be read."""
-    found = workdir.read_version(RUN_LOG)
+    """Return the entries of a run's log, without lines that cannot be read."""
+    versioned = workdir.read_version(RUN_LOG)
+    if versioned is None:
+        return []
     entries = []
-    for line in found[0].decode(errors="replace").split("\n") if found else ():
-        try:
+    for line in versioned[0].decode(errors="replace").split("\n"):
+        # A crash may have cut a line off.
+        with contextlib.suppress(ValueError):
             entries.append(json.loads(line))
-        except ValueError:
-            continue  # a line that a crash cut off
     return entries

@@ -1,9 +1,10 @@
-"""Stages: what a stage declares (`Stage`, `Step`) and what its functions are given (`StageRun`).
-No Beam: `graph.py` turns stages into transforms.
+"""Describe stages: what a stage declares (`Stage`, `Step`), and the argument of its functions
+(`StageRun`).
 
 A stage reads datasets of a run and writes one. Shard k of its output is a pure function of what its
-key names; the modules of this room find the shards to make (`plan.py`), make them (`parts.py`), and
-publish them (`publish.py`).
+key names. The modules of this room find the shards to make (`plan.py`), make them (`parts.py`) and
+publish them (`publish.py`). `graph.py` turns stages into Beam's transforms. Nothing here imports
+Beam.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from owt_pipeline.ledger.commit import Place, ShardWriter
+from owt_pipeline.ledger.commit import RecordPath, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.versions import check_versions, versions_of, versions_of_everything
@@ -35,22 +36,21 @@ SHARDS = "shards"
 Recorded: TypeAlias = Sequence[Mapping[str, Any]]
 """Sources as a manifest, or a generation, has recorded them."""
 
-FINAL = ("corpus", "tokens", "report")
-"""Datasets whose files are made again whenever they are gone; others only if something reads
-them."""
+FINAL_DATASETS = ("corpus", "tokens", "report")
+"""Datasets whose lost files are always made again; those of others only if something reads them."""
 
-
-KEPT_FOR_GOOD = ("rejects", "places", "kept", "figures")
-"""Kinds of files that are made again whenever they are gone, whatever reads them."""
+KINDS_NEVER_DELETED = ("rejects", "places", "kept", "figures")
+"""Kinds of files that are always made again if they are lost: without rejects and places, a run
+loses URLs."""
 
 
 class Stage:
-    """A stage. Each is a subclass, whose docstring says what it does.
+    """A stage. Each is a subclass, and its docstring is the stage's help.
 
-    The attributes say what the stage reads, does and writes. The methods, in the order in which
-    they are called, are for what the attributes cannot say; most stages override few of them.
-    `owt_pipeline/stages/export/stage.py` is an example to copy. Instances have no state, so any
-    process can create one from the class's name.
+    The attributes declare what the stage reads, does and writes. The methods are in the order in
+    which they are called; most stages override few of them. `owt_pipeline/stages/export/stage.py`
+    is an example to copy. Instances have no state, so any process can create one from the class's
+    name.
 
     Attributes:
       name: the stage's name.
@@ -66,7 +66,7 @@ class Stage:
       version: raised whenever the code would write other bytes from the same input.
       libraries: distributions whose version shapes the bytes, for the records.
       can_patch: whether a shard can be made from the published one alone, without the inputs,
-        if they differ by `of_shard` only (export, for takedowns).
+        if they differ by `shard_history` only (export, for takedowns).
       flags: the flag that names sources of each kind, for a stage without inputs.
       steps: its work.
       example: a command line for `--help`.
@@ -88,60 +88,71 @@ class Stage:
 
     @property
     def help(self) -> str:
+        """Return the class's docstring, for `--help`."""
         return inspect.getdoc(type(self)) or ""
 
-    def shaping(self, options: Any) -> dict[str, Any]:
-        """The options that shape the bytes, by name."""
+    def key_options(self, options: Any) -> dict[str, Any]:
+        """Return the options that shape the bytes, by name."""
         return shaping_options(options)
 
     def sources(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:
-        """The files that a stage without inputs reads: `kind`, `name`, what identifies the
-        content, and `uri`, which shapes no bytes. Those `recorded` in the root may be gone.
-        Raises UserError for an unreadable one."""
-        return ()
+        """Return the files that a stage without inputs reads.
 
-    def shards_for(self, options: Any, sources: Sequence[Mapping[str, Any]]) -> int:
-        """Number of shards of a generation of these sources, for a stage without inputs."""
-        return int(getattr(options, "num_shards", None) or 1)
-
-    def begin(self, options: Any, root: Root, runtime: Runtime) -> Root:
-        """The root with what the options ask for once, when a run begins: `--retry_failed`."""
-        return root
-
-    def outside(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:
-        """Digests of what else comes from outside: models, tokenizers, the user's code,
-        evaluation sets. Files of which the published output has `recorded` the digest may be
-        gone.
-
-        Also checks the options, so that a mistake is found before the stages that come first:
-        raises UserError.
+        Each has a `kind`, a `name`, what identifies its content, and a `uri`, which is not part of
+        keys. Files that the root has `recorded` may be missing. Raises UserError for a file that
+        cannot be read.
         """
         return ()
 
-    def of_shard(
+    def shards_for(self, options: Any, sources: Sequence[Mapping[str, Any]]) -> int:
+        """Return the number of shards of a generation of these sources, for a stage without
+        inputs."""
+        return int(getattr(options, "num_shards", None) or 1)
+
+    def update_root(self, options: Any, root: Root, runtime: Runtime) -> Root:
+        """Return the root with what the options request once, when a run begins
+        (`--retry_failed`)."""
+        return root
+
+    def external_inputs(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:
+        """Return the digests of all other inputs from outside: models, tokenizers, the user's
+        code, evaluation sets.
+
+        Files whose digests the published output has `recorded` may be missing. The options are
+        checked, too, so that a mistake is found before the earlier stages run. Raises UserError.
+        """
+        return ()
+
+    def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """What the run's history says about a shard, as JSON; None for nothing: retries,
-        takedowns."""
+        """Return the part of the run's history that changes a shard, as JSON: its retries or
+        takedowns.
+
+        None if there is none.
+        """
         return None
 
     def preload(self, options: Any) -> Sequence[str]:
-        """What the process that workers are forked from loads once for all of them: modules to
-        import, and `module:function`s to call, which cache what they load."""
+        """Return what the process from which workers are forked loads once for all of them.
+
+        Each is a module to import, or a `module:function` to call, which caches what it loads.
+        """
         return ()
 
     def set_up(self, run: StageRun) -> Summary:
-        """Return what is known before the parts are made, which read it in `run.properties`.
+        """Return the properties and assets that are known before the parts are made.
 
-        The names of its assets depend on their content (`content_name`), since a late attempt
-        writes them too. Raises UserError for impossible options.
+        The parts read the properties as `run.properties`. The names of the assets depend on their
+        content (`content_name`), since a late attempt writes them, too. Raises UserError for
+        impossible options.
         """
         return Summary()
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
-        """Return what the records of all shards add, before they are published.
+        """Return what the records of all shards add to the manifest, before they are published.
 
-        The same records lead to the same summary.
+        The same records have the same summary.
         """
         return Summary()
 
@@ -164,35 +175,36 @@ class Summary:
 
     @property
     def assets(self) -> list[ShardFile]:
-        """The files of `contents`."""
-        return [
-            ShardFile(path, "asset", -1, 0, len(content), hashlib.sha256(content).hexdigest())
-            for path, content in self.contents.items()
-        ]
+        """Return the files of `contents`."""
+        assets = []
+        for path, content in self.contents.items():
+            sha256 = hashlib.sha256(content).hexdigest()
+            assets.append(ShardFile(path, "asset", -1, 0, len(content), sha256))
+        return assets
 
 
 def content_name(name: str, content: bytes) -> str:
-    """Return the name of a file with eight digits of the digest of its content before its
-    suffix."""
+    """Return a file's name with eight digits of the digest of its content before its suffix."""
     stem, dot, suffix = name.rpartition(".")
-    return f"{stem}-{hashlib.sha256(content).hexdigest()[:8]}{dot}{suffix}"
+    digest = hashlib.sha256(content).hexdigest()[:8]
+    return f"{stem}-{digest}{dot}{suffix}"
 
 
-def _shards(run: StageRun) -> Iterable[int]:
-    return sorted(run.plan.make)
+def _pending_shards(run: StageRun) -> Iterable[int]:
+    return sorted(run.plan.pending)
 
 
 def _unknown(_: StageRun) -> None:
     return None
 
 
-def what_was_sent(_: StageRun) -> Iterable[int]:
-    """`Step.keys` of a step that has a part for each key that rows were sent to, and no others."""
+def sent_keys(_: StageRun) -> Iterable[int]:
+    """Return no keys: `Step.keys` of a step whose parts are only the keys that rows are sent to."""
     return ()
 
 
 def one_part(_: StageRun) -> Iterable[int]:
-    """`Step.keys` of a step that always has exactly one part."""
+    """Return one key: `Step.keys` of a step that always has exactly one part."""
     return (0,)
 
 
@@ -212,31 +224,36 @@ class Step:
         default the rows sent.
       outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's
         own schema.
-      together: parts that this process makes at once in threads, for work that waits or uses the
-        pool itself; a number, or a function of the run. If 0, each part is made by one process of
-        the pool.
+      max_concurrent: number of parts that this process makes at once in threads, for work that
+        waits or uses the pool itself; or a function of the run that returns it. If 0, each part is
+        made by one process of the pool.
     """
 
     work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
     name: str = SHARDS
-    keys: Callable[[StageRun], Iterable[int]] = _shards
+    keys: Callable[[StageRun], Iterable[int]] = _pending_shards
     rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _unknown
     outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _unknown
-    together: int | Callable[[StageRun], int] = 0
+    max_concurrent: int | Callable[[StageRun], int] = 0
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage at work makes: the content of `ledger/STAGE/work/WORK/plan-DIGEST.json`, from
-    which every process that makes its parts or publishes it opens the same `StageRun`.
+# The fields' names in the file, which the sweep of any version reads.
+_NAME_IN_PLAN_FILE = {"pending": "make", "lost": "gone", "num_settled": "settled"}
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=_NAME_IN_PLAN_FILE):
+    """What a stage at work makes: the content of `ledger/STAGE/work/WORK/plan-DIGEST.json`.
+
+    Every process that makes its parts or publishes its output opens the same `StageRun` from it.
 
     Attributes:
       root: the run's generations, rounds and takedowns when it was planned; of its datasets,
         those that the stage reads, and its output if it was published with a readable list.
       keys: the key of each shard of the output.
       made_from: the same without what changes from outside (`ShardRecord.made_from`).
-      make: the shards to be made.
-      gone: those of them that were made, and whose files are gone.
-      settled: number of shards of the first generations, which are published with these keys.
+      pending: the shards to make.
+      lost: those of them that were made before and whose files are missing.
+      num_settled: number of shards of the first generations, which are published with these keys.
       started: when the stage began, in seconds since 1970.
       properties: properties for the manifest, from `Stage.set_up`.
       assets: files of the complete dataset, from `Stage.set_up`.
@@ -245,9 +262,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     root: Root
     keys: list[str]
     made_from: list[str]
-    make: frozenset[int]
-    gone: frozenset[int]
-    settled: int
+    pending: frozenset[int]
+    lost: frozenset[int]
+    num_settled: int
     started: float
     properties: dict[str, Any] = {}
     assets: list[ShardFile] = []
@@ -274,8 +291,7 @@ class StageRun:
 
     @functools.cached_property
     def inputs(self) -> dict[str, DatasetReader]:
-        """A reader for each dataset of `stage.inputs`, and for each of `stage.optional_inputs`
-        that exists."""
+        """Return a reader of each input, and of each optional input that exists, by dataset."""
         datasets = self.root.datasets
         names = (*self.stage.inputs, *self.stage.optional_inputs)
         return {
@@ -284,21 +300,22 @@ class StageRun:
 
     @property
     def root(self) -> Root:
+        """Return the root of the plan."""
         return self.plan.root
 
     @property
-    def before(self) -> Manifest | None:
-        """The output's manifest when it was planned; None if there was none."""
+    def published(self) -> Manifest | None:
+        """Return the output's manifest when the stage was planned; None if there was none."""
         return self.root.datasets.get(self.stage.output)
 
     @property
     def work(self) -> Storage:
-        """The folder of what intermediate steps write."""
+        """Return the folder of what intermediate steps write."""
         return work_of(self.workdir, self.stage) / self.name.partition("/")[0]
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """Properties for the manifest, from `Stage.set_up`."""
+        """Return the properties for the manifest, from `Stage.set_up`."""
         return self.plan.properties
 
     @property
@@ -307,19 +324,19 @@ class StageRun:
 
     @property
     def num_shards(self) -> int:
-        """Shards of the output."""
+        """Return the number of shards of the output."""
         return len(self.plan.keys)
 
     def generation_of(self, shard: int) -> Generation:
-        """The generation of a shard."""
+        """Return the generation of a shard."""
         return self.root.generations[self.root.generation_of(shard)]
 
-    def place(self, step: str, key: int) -> Place:
-        """The place of the record of a shard, or of a part of an intermediate step."""
+    def record_path(self, step: str, key: int) -> RecordPath:
+        """Return where the record of a shard is, or that of a part of an intermediate step."""
         if step != SHARDS:
-            return Place(self.work / step / "records", key)
+            return RecordPath(self.work / step / "records", key)
         versions = versions_of(self.stage.libraries)
-        return Place(
+        return RecordPath(
             records_of(self.workdir, self.stage),
             key,
             self.plan.keys[key],
@@ -328,10 +345,10 @@ class StageRun:
         )
 
     def records_of_step(self, step: str) -> list[ShardRecord]:
-        """The records of all parts of an intermediate step that is finished, sorted by key."""
-        records = self.work / step / "records"
-        found = (ShardRecord.from_json(records.read(name), name) for name in records.names())
-        return sorted(found, key=lambda record: record.shard)
+        """Return the records of all parts of a finished intermediate step, sorted by key."""
+        folder = self.work / step / "records"
+        records = [ShardRecord.from_json(folder.read(name), name) for name in folder.names()]
+        return sorted(records, key=lambda record: record.shard)
 
     def asset_path(self, name: str) -> str:
         """Return the path of a file of the complete dataset, such as a tokenizer's.
@@ -340,7 +357,8 @@ class StageRun:
         in report/.
         """
         output = self.stage.output
-        return f"{ledger_of(output) if output in DATASETS else output}/{name}"
+        folder = ledger_of(output) if output in DATASETS else output
+        return f"{folder}/{name}"
 
     def map_batches(
         self,
@@ -371,7 +389,7 @@ class Runtime:
       host: where the run takes place, for the run's log: a runner's name; empty for this machine.
       versions: on a cluster, the versions of everything that shapes bytes, in the process that
         started the run.
-      add: whether new sources become a generation, rather than an error.
+      add: whether new sources become a generation. If not, they are an error.
       is_complete: whether the run has all stages, so that its end removes what interrupted runs by
         other options have finished.
     """
@@ -388,37 +406,38 @@ class Runtime:
 
     @property
     def lock(self) -> bool:
-        """Whether the parts renew the lock of the run's folder, because it is an object that
-        expires."""
+        """Return whether the lock of the run's folder is an object, which the parts renew, since
+        it expires."""
         return self.on_cluster or not self.workdir.is_local
 
     def for_cluster(self, stages: Iterable[Stage], runner: str) -> Runtime:
-        """The same runtime, with parts placed by a runner on a cluster."""
-        found = versions_of_everything(name for stage in stages for name in stage.libraries)
-        return dataclasses.replace(
-            self, on_cluster=True, host=runner, workers=1, versions=tuple(found.items())
-        )
+        """Return the same runtime, with parts placed by a runner on a cluster."""
+        libraries = [name for stage in stages for name in stage.libraries]
+        versions = tuple(versions_of_everything(libraries).items())
+        return dataclasses.replace(self, on_cluster=True, host=runner, workers=1, versions=versions)
 
     def check_versions(self) -> None:
         """Raise UserError if this process has other versions than the one that started the run."""
         check_versions(dict(self.versions))
 
 
-def recorded_of(stage: Stage, manifest: Manifest | None) -> Recorded:
-    """The sources of the stage's published output."""
-    return manifest.sources if manifest is not None and manifest.stage == stage.name else ()
+def recorded_sources(stage: Stage, manifest: Manifest | None) -> Recorded:
+    """Return the sources of the stage's published output; none if another stage has made it."""
+    if manifest is None or manifest.stage != stage.name:
+        return ()
+    return manifest.sources
 
 
 def records_of(workdir: Storage, stage: Stage) -> Storage:
-    """The folder of the records of a stage's shards."""
+    """Return the folder of the records of a stage's shards."""
     return workdir / ledger_of(stage.name) / "records"
 
 
 def work_of(workdir: Storage, stage: Stage) -> Storage:
-    """The folder of what the stage's intermediate steps write, with one folder per plan's work."""
+    """Return the folder of a stage's intermediate steps, in which each work has its folder."""
     return workdir / ledger_of(stage.name) / "work"
 
 
 def rows_of_input(run: StageRun) -> list[int]:
-    """`Step.rows` of a stage that reads its first input shard by shard."""
+    """Return the rows of each shard of the first input, as `Step.rows`."""
     return run.inputs[run.stage.inputs[0]].rows_of_shards()

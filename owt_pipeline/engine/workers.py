@@ -205,7 +205,7 @@ class _Worker:
             while self._pipe.poll(seconds):
                 if isinstance(answer := self._pipe.recv(), tuple):
                     return answer
-                progress.advance(answer)
+                progress.advance(answer.rows, answer.rejected)
             overdue = seconds or 0.0
         except (EOFError, OSError):  # it died, perhaps while answering
             pass

@@ -41,7 +41,8 @@ def byte_lengths(texts: pa.Array) -> np.ndarray:
     if pa.types.is_null(texts.type):
         return np.zeros(len(texts), np.int64)
     if pa.types.is_string_view(texts.type):
-        texts = texts.cast(pa.large_string())  # Arrow does not measure these
+        # Arrow does not measure views.
+        texts = texts.cast(pa.large_string())
     lengths = pc.fill_null(pc.binary_length(texts), 0)
     return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
 

@@ -30,8 +30,8 @@ _ROW_GROUP_BYTES = 32 << 20
 def copy_without(path: str, removed: np.ndarray, folder: Storage, name: str) -> int:
     """Write a file as `name` in `folder` without some of its rows; return how many it had.
 
-    The lines of JSON Lines stay byte for byte, compressed as the name says. Parquet keeps its
-    schema.
+    The lines of JSON Lines stay byte for byte, compressed as the name's ending declares. Parquet
+    keeps its schema.
 
     Args:
       path: path or URI of a file of COPIED_FORMATS.
@@ -47,7 +47,8 @@ def copy_without(path: str, removed: np.ndarray, folder: Storage, name: str) -> 
             num_rows = copy(path, removed, cast("IO[bytes]", file))
             file.publish(name)
     finally:
-        folder.remove_dead_spools()  # nothing that is hidden stays in the user's folder
+        # No hidden file stays in the user's folder.
+        folder.remove_dead_spools()
     return num_rows
 
 
@@ -67,7 +68,7 @@ def _copy_lines(path: str, removed: np.ndarray, target: IO[bytes]) -> int:
 
 
 def _compressed(file: IO[bytes], name: str) -> AbstractContextManager[IO[bytes]]:
-    """Open a file for writing what its name says it has: compressed bytes, or as they are."""
+    """Open a file for writing; bytes are compressed if the name's ending declares it."""
     ending = name.lower().rpartition(".")[2]
     if ending == "gz":
         # Without the time, so that equal rows give equal files.

@@ -80,7 +80,10 @@ class DelimitedTable:
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows after the first; blank lines are skipped."""
-        yield from self._quoted_rows() if self._is_quoted else self._unquoted_rows()
+        if self._is_quoted:
+            yield from self._quoted_rows()
+        else:
+            yield from self._unquoted_rows()
 
     def _unquoted_rows(self) -> Iterator[Row]:
         lines = self._lines
@@ -125,7 +128,9 @@ class DelimitedTable:
                     self.unclosed_line = first_line
                 return Row(first_line, [], "not CSV: it opens quotes that are never closed")
             return Row(first_line, [], f"not CSV: {error}")
-        return None if cells is None else self._checked(first_line, cells)
+        if cells is None:
+            return None
+        return self._checked(first_line, cells)
 
     def _may_be_escaped(self) -> bool:
         has_escape = any('\\"' in line for line in self._lines.taken)
@@ -136,7 +141,8 @@ class DelimitedTable:
 
         If it succeeds, the rest of the file is read so.
         """
-        lines, unclosed_line = self._lines, self.unclosed_line
+        lines = self._lines
+        unclosed_line = self.unclosed_line
         num_lines = len(lines.taken)
         lines.push_back(lines.taken)
         lines.begin_row()
@@ -159,7 +165,8 @@ class DelimitedTable:
         swallowed = self._lines.taken[1:]
         if not swallowed:
             return
-        is_ragged = bool(row.cells)  # its quotes are closed: they are no mistake
+        # The quotes of a row with cells are closed, so its lines belong together.
+        is_ragged = bool(row.cells)
         if not is_ragged and self._may_reread():
             self._lines.push_back(swallowed)
             return
@@ -174,8 +181,8 @@ class DelimitedTable:
         if not _is_unicode(cells):
             return Row(line, cells, "not UTF-8")
         if cells and len(cells) != len(self.names):
-            given = f"{len(cells)} cells"
-            return Row(line, cells, f"{given}; the first row names {len(self.names)} columns")
+            problem = f"{len(cells)} cells; the first row names {len(self.names)} columns"
+            return Row(line, cells, problem)
         return Row(line, cells)
 
 
@@ -224,10 +231,12 @@ class _PhysicalLines:
         self._num_taken_chars += len(line)
         if self._num_taken_chars > self._max_chars:
             raise csv.Error(f"longer than {self._max_chars} characters")
-        return _ESCAPED.sub(_unescaped, line) if self.is_escaped else line
+        if self.is_escaped:
+            return _ESCAPED.sub(_unescaped, line)
+        return line
 
     def _skip_rest_of_line(self) -> None:
-        while (rest := self._text.readline(1 << 20)) and not rest.endswith(("\n", "\r")):
+        while (piece := self._text.readline(1 << 20)) and not piece.endswith(("\n", "\r")):
             pass
 
 

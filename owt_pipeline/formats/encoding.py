@@ -9,8 +9,9 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,9 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w./-]+)?")
 _END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
 
-CHANGED, RESPACED = 1, 2
+# What `Encoding.changes` finds.
+CHANGED = 1
+RESPACED = 2
 
 
 class Encoding(ABC):
@@ -51,11 +54,14 @@ class Encoding(ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        """The smallest of uint16 and uint32 that holds every id."""
-        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+        """Return the smaller of uint16 and uint32 that holds every id."""
+        fits_16_bits = self.vocab_size <= 1 << 16
+        return np.dtype(np.uint16 if fits_16_bits else np.uint32)
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, offsets): document k has `ids[offsets[k]:offsets[k + 1]]`; `dtype` and int32.
+        """Return (ids, offsets), of `dtype` and int32.
+
+        Document k has `ids[offsets[k]:offsets[k + 1]]`.
 
         Lone surrogates, which Python strings may contain but UTF-8 may not, count as U+FFFD.
         """
@@ -68,29 +74,28 @@ class Encoding(ABC):
         return ids, offsets
 
     def count(self, texts: Sequence[str]) -> np.ndarray:
-        """The number of tokens of each text, int64 (n,), as the stage `tokenize` writes them."""
+        """Return the number of tokens of each text, int64 (n,), as `tokenize` writes them."""
         return np.fromiter((len(part) for part in self._encode(texts)), np.int64, len(texts))
 
     def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Return uint8 (n,): CHANGED for a text that is not what its ids decode to, since the
-        tokenizer cannot write all of it; RESPACED if only white space differs; else 0.
+        """Return uint8 (n,): CHANGED, RESPACED, or 0 for a text that equals its decoded ids.
 
-        What a tokenizer normalises, such as capitals, is no change.
+        A tokenizer that cannot write all of a text changes it. If only white space differs, the
+        text is respaced. Capitals that a tokenizer normalises do not count.
         """
         return np.zeros(len(texts), np.uint8)
 
     @abstractmethod
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text, uint32."""
+        """Return the ids of each text, uint32."""
 
 
 @functools.lru_cache(maxsize=4)
 def load(tokenizer: str, eot_token: str = "") -> Encoding:
-    """The encoding `gpt2`, or that of a `tokenizer.json` (path, URI, or name at the Hugging Face
-    hub); cached.
+    """Return a tokenizer; a repeated call returns the same one.
 
     Args:
-      tokenizer: `gpt2`, or a file of Hugging Face's tokenizers: see `tokenizer_file`.
+      tokenizer: `gpt2`, or a `tokenizer.json` of Hugging Face's tokenizers (`tokenizer_file`).
       eot_token: the token that separates documents; empty for the first usual name that exists.
 
     Raises:
@@ -102,10 +107,9 @@ def load(tokenizer: str, eot_token: str = "") -> Encoding:
 
 
 def tokenizer_file(tokenizer: str) -> bytes:
-    """The content of the file `tokenizer`: a path or URI, or, if there is no such file, a name
-    at the hub.
+    """Return the content of a `tokenizer.json`; raise UserError if it cannot be read.
 
-    Raises UserError if it cannot be read.
+    `tokenizer` is a path or URI, or, if there is no such file, a name at the Hugging Face hub.
     """
     if is_hub_name(tokenizer) and not os.path.exists(tokenizer):
         return download_tokenizer(tokenizer)
@@ -119,7 +123,9 @@ def tokenizer_file(tokenizer: str) -> bytes:
 
 
 class _Gpt2(Encoding):
-    name, vocab_size, eot = "gpt2", GPT2_VOCAB_SIZE, GPT2_END_OF_TEXT_ID
+    name = "gpt2"
+    vocab_size = GPT2_VOCAB_SIZE
+    eot = GPT2_END_OF_TEXT_ID
 
     def __init__(self, eot_token: str):
         if eot_token not in ("", END_OF_TEXT):
@@ -127,8 +133,8 @@ class _Gpt2(Encoding):
                 f"eot_token: gpt2 has no special token {eot_token!r}; it has {END_OF_TEXT}"
             )
 
+    # Counting does not need it, so it is made when it is read.
     @property
-    # built when needed; counting does not need it
     def tokenizer_json(self) -> bytes:  # type: ignore[override]
         return gpt2_tokenizer_json()
 
@@ -153,17 +159,21 @@ _LONG_BLANKS = re.compile(_BLANK + "{1000,}")
 
 
 def split_at_blanks(text: str) -> list[str]:
-    """Return the pieces of a text, cut at long runs of blanks; their tokens are those of the text.
+    """Return the pieces of a text, cut at long runs of blanks, with the same tokens as the text.
 
     GPT-2's pattern takes the blanks of a run as one word, without the last blank if text follows.
     At the end of a text it matches them without backtracking, so no run is too long there.
     """
-    pieces, start = [], 0
+    pieces = []
+    start = 0
     for run in _LONG_BLANKS.finditer(text):
-        end = run.end() if run.end() == len(text) else run.end() - 1
-        pieces += [text[start : run.start()], text[run.start() : end]]
+        is_at_end = run.end() == len(text)
+        end = run.end() if is_at_end else run.end() - 1
+        pieces.append(text[start : run.start()])
+        pieces.append(text[run.start() : end])
         start = end
-    return [piece for piece in [*pieces, text[start:]] if piece]
+    pieces.append(text[start:])
+    return [piece for piece in pieces if piece]
 
 
 class _FromFile(Encoding):
@@ -173,66 +183,71 @@ class _FromFile(Encoding):
         # The stage's workers are processes; the tokenizer's threads would take the cores of other
         # workers.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.name = path if is_hub_name(path) else path.rpartition("/")[2]
         self.tokenizer_json = tokenizer_file(path)
+        # The package raises both Exception and ValueError.
         try:
             self._tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
-        except Exception as error:  # the package raises both Exception and ValueError
+        except Exception as error:
             raise UserError(
                 f"{path} is not a tokenizer.json of the package tokenizers ({error}): give such a "
                 f"file, or gpt2"
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        if getattr(
-            self._tokenizer.model, "dropout", None
-        ):  # of merges: for training a model on varied tokens
+        if getattr(self._tokenizer.model, "dropout", None):
+            # Dropout of merges is for training a model on varied tokens.
             self._tokenizer.model.dropout = None
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.name = path if is_hub_name(path) else path.rpartition("/")[2]
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        found = next(
-            (
-                name
-                for name in ([eot_token] if eot_token else _END_OF_TEXT_NAMES)
-                if name in vocabulary
-            ),
-            None,
+        self._eot_text = self._separator(path, vocabulary, eot_token)
+        self.eot = vocabulary[self._eot_text]
+
+    def _separator(self, path: str, vocabulary: Mapping[str, int], eot_token: str) -> str:
+        """Return the token that separates documents; raise UserError if there is none."""
+        candidates = [eot_token] if eot_token else _END_OF_TEXT_NAMES
+        for name in candidates:
+            if name in vocabulary:
+                return name
+        added_tokens = self._tokenizer.get_added_tokens_decoder().values()
+        names = [token.content for token in added_tokens][:20]
+        missing = repr(eot_token) if eot_token else f"of {', '.join(_END_OF_TEXT_NAMES)}"
+        raise UserError(
+            f"{path} has no token {missing} to separate documents: name one with --eot_token; "
+            f"it has {', '.join(names) or 'no added tokens'}"
         )
-        if found is None:
-            special = [
-                token.content for token in self._tokenizer.get_added_tokens_decoder().values()
-            ][:20]
-            wanted = repr(eot_token) if eot_token else f"of {', '.join(_END_OF_TEXT_NAMES)}"
-            raise UserError(
-                f"{path} has no token {wanted} to separate documents: name one with --eot_token; "
-                f"it has {', '.join(special) or 'no added tokens'}"
-            )
-        self.eot, self._eot_text = vocabulary[found], found
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        except (UnicodeEncodeError, TypeError):  # raised for a lone surrogate
+        except (UnicodeEncodeError, TypeError):
+            # It raises them for a lone surrogate.
             texts = [_without_surrogates(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        found = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        return [
-            self._without_eot(text) if self.eot in ids else ids
-            for text, ids in zip(texts, found, strict=True)
-        ]
+        ids_of_texts = []
+        for text, encoding in zip(texts, encodings, strict=True):
+            ids = np.array(encoding.ids, np.uint32)
+            if self.eot in ids:
+                ids = self._without_eot(text)
+            ids_of_texts.append(ids)
+        return ids_of_texts
 
     def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        parts = [part.tolist() for part in np.split(ids, offsets[1:-1])] if texts else []
-        decoded = self._tokenizer.decode_batch(parts, skip_special_tokens=False)
+        if not texts:
+            return np.zeros(0, np.uint8)
+        ids_of_texts = [part.tolist() for part in np.split(ids, offsets[1:-1])]
+        decoded = self._tokenizer.decode_batch(ids_of_texts, skip_special_tokens=False)
         pairs = zip(map(_without_surrogates, texts), decoded, strict=True)
-        return np.array([self._change(*pair) for pair in pairs], np.uint8)
+        return np.array(
+            [self._change(text, decoded_text) for text, decoded_text in pairs], np.uint8
+        )
 
     def _change(self, text: str, decoded: str) -> int:
         if self._holds(text, decoded):
             return 0
-        without_spaces = ("".join(one.split()) for one in (text, decoded))
-        return RESPACED if self._holds(*without_spaces) else CHANGED
+        is_respaced = self._holds("".join(text.split()), "".join(decoded.split()))
+        return RESPACED if is_respaced else CHANGED
 
     def _holds(self, text: str, decoded: str) -> bool:
         """Return whether tokens decode to all of the text, as the tokenizer normalises it.
@@ -249,37 +264,43 @@ class _FromFile(Encoding):
         return decoded in (normalized, f" {normalized}")
 
     def _without_eot(self, text: str) -> np.ndarray:
-        """The ids of a text that has the name of the end-of-text token in it, which some
-        tokenizers (Unigram, word level) take for the token itself: each is encoded as its first
-        character and the rest."""
-        cuts = [found.start() + 1 for found in re.finditer(re.escape(self._eot_text), text)]
-        parts = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+        """Return the ids of a text that contains the name of the end-of-text token.
+
+        Some tokenizers (Unigram, word level) take the name for the token. So the text is cut after
+        the first character of each name, and its parts are encoded.
+        """
+        names = re.finditer(re.escape(self._eot_text), text)
+        cuts = [0, *(name.start() + 1 for name in names), len(text)]
+        parts = [text[start:end] for start, end in pairwise(cuts)]
         encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
         ids = np.concatenate([np.array(encoding.ids, np.uint32) for encoding in encodings])
         if self.eot in ids:
             raise UserError(
                 f"{self.name} encodes ordinary text as {self._eot_text!r}, which separates "
-                f"documents; name another "
-                "token with --eot_token"
+                "documents; name another token with --eot_token"
             )
         return ids
 
 
 def _without_surrogates(text: str) -> str:
-    """`text` with pairs of surrogates joined and lone ones replaced, as in tiktoken's
-    `encode_ordinary`."""
+    """Return the text with pairs of surrogates joined and lone ones replaced.
+
+    tiktoken's `encode_ordinary` does the same.
+    """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def is_hub_name(tokenizer: str) -> bool:
-    """Whether this has the form of a name at the hub, such as `EleutherAI/gpt-neox-20b`: no URI,
-    no `.json`."""
+    """Return whether this has the form of a name at the hub, such as `EleutherAI/gpt-neox-20b`.
+
+    A URI and a name that ends in `.json` have another form.
+    """
     return _HUB_NAME.fullmatch(tokenizer) is not None and not tokenizer.endswith(".json")
 
 
 @functools.cache
 def download_tokenizer(name: str) -> bytes:
-    """The `tokenizer.json` of a model, from the hub's local cache or else from the hub.
+    """Return the `tokenizer.json` of a model, from the hub's local cache or else from the hub.
 
     A cached copy is used without a check, so that a rerun neither needs the network nor gets a
     newer file. `NAME@REVISION` selects a revision other than the newest.
@@ -302,16 +323,17 @@ def download_tokenizer(name: str) -> bytes:
             path = fetch()
         with open(path, "rb") as file:
             return file.read()
-    except Exception as error:  # of the package, of its HTTP client, or of the operating system
+    except Exception as error:
+        # The package, its HTTP client and the operating system raise their own errors.
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         if isinstance(error, LocalEntryNotFoundError):
-            reason = "it cannot be reached"  # which the Hub's client says in three sentences
+            # The client's message has three sentences.
+            reason = "it cannot be reached"
         raise UserError(
             f"tokenizer {name}: no file of this name, and its tokenizer.json cannot be had from "
-            f"the Hugging Face hub ({reason}). Give the path of a tokenizer.json; or fetch it "
-            f"once while "
-            f"connected (`hf download {repository} tokenizer.json`); or name a mirror by "
-            f"HF_ENDPOINT"
+            f"the Hugging Face hub ({reason}). Give the path of a tokenizer.json; or fetch it once "
+            f"while connected (`hf download {repository} tokenizer.json`); or name a mirror by "
+            "HF_ENDPOINT"
         ) from error
 
 
@@ -330,16 +352,14 @@ _PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++
 
 @functools.cache
 def tiktoken_encoding() -> tiktoken.Encoding:
-    """GPT-2's encoding in tiktoken; raises UserError if its files are missing or altered."""
+    """Return GPT-2's encoding in tiktoken; raise UserError if its files are missing or altered."""
     import tiktoken
 
-    byte_of = str.maketrans({char: chr(byte) for byte, char in _printable_bytes().items()})
-    vocabulary = _vocabulary().items()
-    ranks = {
-        token.translate(byte_of).encode("latin-1"): rank
-        for token, rank in vocabulary
-        if token != END_OF_TEXT
-    }
+    byte_by_char = str.maketrans({char: chr(byte) for byte, char in _printable_bytes().items()})
+    ranks: dict[bytes, int] = {}
+    for token, rank in _vocabulary().items():
+        if token != END_OF_TEXT:
+            ranks[token.translate(byte_by_char).encode("latin-1")] = rank
     return tiktoken.Encoding(
         "gpt2",
         pat_str=_PATTERN,
@@ -350,22 +370,25 @@ def tiktoken_encoding() -> tiktoken.Encoding:
 
 @functools.cache
 def gpt2_tokenizer_json() -> bytes:
-    """GPT-2's tokenizer as a `tokenizer.json` of Hugging Face's tokenizers, with the ids of
-    `tiktoken_encoding`.
+    """Return GPT-2's tokenizer as a `tokenizer.json` of Hugging Face's tokenizers.
 
-    Raises UserError if its files are missing or altered.
+    Its ids are those of `tiktoken_encoding`. Raises UserError if its files are missing or altered.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    lines = (
-        _published_file("vocab.bpe").decode().split("\n")[1:-1]
-    )  # the first line is the file's version
-    merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
+    # The first line is the file's version, the last one is empty.
+    lines = _published_file("vocab.bpe").decode().split("\n")[1:-1]
+    merges = [_pair(line) for line in lines]
     tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(), merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return tokenizer.to_str().encode()
+
+
+def _pair(line: str) -> tuple[str, str]:
+    left, right = line.split(" ")
+    return left, right
 
 
 def _vocabulary() -> dict[str, int]:
@@ -374,25 +397,27 @@ def _vocabulary() -> dict[str, int]:
 
 
 def _printable_bytes() -> dict[int, str]:
-    """The character that represents each byte in the files: itself if printable, else one from
-    U+0100 on."""
+    """Return the character that represents each byte in the files.
+
+    A printable character represents itself, any other byte is a character from U+0100 on.
+    """
     printable = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     ]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {
-        byte: chr(256 + n) for n, byte in enumerate(others)
-    }
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    chars = {byte: chr(byte) for byte in printable}
+    for position, byte in enumerate(unprintable):
+        chars[byte] = chr(256 + position)
+    return chars
 
 
 def _published_file(name: str) -> bytes:
-    """A file of the package; raises UserError unless it is byte for byte the one published by
-    OpenAI."""
+    """Return a file of the package; raise UserError unless it has OpenAI's published bytes."""
     try:
         path = importlib.metadata.distribution(_PACKAGE).locate_file(f"{_PACKAGE}/data/{name}")
-        content = open(str(path), "rb").read()  # noqa: SIM115  # closed at once
+        content = Path(str(path)).read_bytes()
     except (importlib.metadata.PackageNotFoundError, OSError) as error:
         raise UserError(
             f"GPT-2's {name} is not there ({error}): it comes with a package; pip install "

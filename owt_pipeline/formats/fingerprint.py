@@ -1,5 +1,4 @@
-"""Fingerprints of texts that outlive the texts: what a list of takedowns keeps of a document, so
-that copies of it are recognised later.
+"""Fingerprints of forgotten texts, by which a list of takedowns recognises copies of them later.
 
 A fingerprint is the hash of the normalised text and the hashes of its n-grams of words. Whatever
 the options of a run are, two texts are compared by the same n-grams.
@@ -34,12 +33,12 @@ class Fingerprint:
 
 def fingerprints(texts: pa.Array) -> list[Fingerprint]:
     """Return the fingerprint of each text of an array of strings without nulls."""
-    found: list[Fingerprint] = []
+    prints: list[Fingerprint] = []
     for chunk in chunked(texts):
         words = hash_words(chunk)
         sets = ngrams(words, _NGRAM).sets()
-        found += map(Fingerprint, hash_texts(chunk, words), sets)
-    return found
+        prints += map(Fingerprint, hash_texts(chunk, words), sets)
+    return prints
 
 
 _SAMPLE = "The Five Boxing Wizards, \u00c9t\u00e9 2024: \u6f22\u5b57 and an incomprehensibilities."
@@ -47,6 +46,6 @@ _SAMPLE = "The Five Boxing Wizards, \u00c9t\u00e9 2024: \u6f22\u5b57 and an inco
 
 @functools.cache
 def hashing() -> str:
-    """Return what identifies the way in which fingerprints are made: it changes if they do."""
+    """Return a digest of the way in which fingerprints are made; it changes if they do."""
     (sample,) = fingerprints(pa.array([_SAMPLE]))
     return hashlib.sha256(sample.digest + sample.shingles.astype("<u8").tobytes()).hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""Fingerprints of forgotten texts, and the search for texts that repeat one of them.
+"""Fingerprints of forgotten texts, and the search for texts that repeat a forgotten one.
 
 A text repeats another if it has the same words in the same order, or if the Jaccard similarity of
-their sets of word 5-grams is at least MIN_SIMILARITY, whatever a run's options say. The search is
-exact: it misses no such text.
+their sets of word 5-grams is at least MIN_SIMILARITY, whatever the run's options are. The search
+is exact: it misses no such text.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class ForgottenTexts:
         """Return the rows whose text repeats forgotten ones, in order."""
         if not len(self.url_ids):
             return []
-        found = []
+        matches = []
         for row, text in enumerate(fingerprint.fingerprints(texts)):
             similar = self._similar(text.shingles)
             equal = self.owners_by_digest.get(text.digest, [])
             owners = [*equal, *(owner for owner in similar if owner not in equal)]
             if owners:
-                found.append(Match(row, [int(self.url_ids[owner]) for owner in owners]))
-        return found
+                matches.append(Match(row, [int(self.url_ids[owner]) for owner in owners]))
+        return matches
 
     def _similar(self, shingles: np.ndarray) -> list[int]:
         """Return the positions of the documents that reach MIN_SIMILARITY."""
@@ -103,13 +103,13 @@ class ForgottenTexts:
 
 
 def is_outdated(workdir: Storage, path: str) -> bool:
-    """Whether a file of fingerprints was made in another way than this release makes them."""
+    """Return whether the fingerprints of a file were made in another way than this release's."""
     schema = pq.read_schema(pa.BufferReader(read_kept(workdir, path)))
     return bool((schema.metadata or {}).get(_HASHING) != fingerprint.hashing().encode())
 
 
 def write_forgotten(workdir: Storage, fingerprint_by_id: dict[int, Fingerprint]) -> str:
-    """Write the fingerprints of forgotten documents; returns the path, "" for none."""
+    """Write the fingerprints of forgotten documents; return the path, "" without documents."""
     if not fingerprint_by_id:
         return ""
     rows = sorted(fingerprint_by_id.items())
@@ -126,9 +126,10 @@ def write_forgotten(workdir: Storage, fingerprint_by_id: dict[int, Fingerprint])
     return write_kept(workdir, f"{LEDGER}/forgotten", ".parquet", sink.getvalue().to_pybytes())
 
 
-@functools.lru_cache(maxsize=2)  # a process reads it for every shard; its name says its content
+# A process reads it for every shard. A file's name is made of its content, so it never changes.
+@functools.lru_cache(maxsize=2)
 def read_forgotten(workdir: Storage, paths: tuple[str, ...]) -> ForgottenTexts:
-    """Return the fingerprints in some files; raises UserError for one that cannot be used."""
+    """Return the fingerprints in some files; raise UserError for a file that cannot be used."""
     fingerprint_by_id: dict[int, Fingerprint] = {}
     for path in paths:
         # Not `read_table`, which imports pyarrow.dataset and with it pandas, in half a second.
@@ -137,13 +138,12 @@ def read_forgotten(workdir: Storage, paths: tuple[str, ...]) -> ForgottenTexts:
         if (table.schema.metadata or {}).get(_HASHING) != fingerprint.hashing().encode():
             raise UserError(
                 f"{workdir.path(path)} was written by a release that hashes texts in another way, "
-                "so that copies of what was taken down would not be recognised: use that release, "
-                f"or run `echo {table['url_id'][0]} | owt forget {workdir} -`, which hashes anew "
-                "what is left of the texts"
+                "so that copies of forgotten documents would not be recognised: use that release, "
+                f"or run `echo {table['url_id'][0]} | owt forget {workdir} -`, which hashes the "
+                "texts that are left once more"
             )
         columns = (table["url_id"], table["digest"], table["shingles"])
         for key, digest, shingles in zip(*columns, strict=True):
-            values = shingles.values.to_numpy()
-            found = fingerprint.Fingerprint(digest.as_py(), values)
-            fingerprint_by_id.setdefault(key.as_py(), found)
+            text = Fingerprint(digest.as_py(), shingles.values.to_numpy())
+            fingerprint_by_id.setdefault(key.as_py(), text)
     return ForgottenTexts.of(fingerprint_by_id)

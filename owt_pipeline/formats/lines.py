@@ -79,7 +79,7 @@ class LineReader:
                 _skip_line(file)
 
 
-def _skip_line(file: io.BufferedReader) -> None:
+def _skip_line(file: io.BufferedReader[Any]) -> None:
     """Read up to the end of the current line."""
     while (piece := file.readline(_PIECE_BYTES)) and not piece.endswith(b"\n"):
         pass

@@ -39,7 +39,8 @@ def parquet_rows(
     for batch in bounded_batches(source, file, columns):
         plain = _plain_batch(batch)
         try:
-            plain.validate(full=True)  # which decodes its strings
+            # A full validation decodes the strings.
+            plain.validate(full=True)
         except pa.ArrowInvalid:
             yield from _rows_with_invalid_strings(plain)
         else:
@@ -84,15 +85,15 @@ def _rows_within_bytes(
 def _dictionary_bytes(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> int:
     """Return the uncompressed bytes of a column's dictionary in a row group; 0 without one.
 
-    Of a small column it is those of the column, which are no fewer.
+    Of a small column, the bytes of the column are returned, which are not fewer.
     """
     if not chunk.has_dictionary_page or chunk.physical_type != "BYTE_ARRAY":
         return 0
     column_bytes = int(chunk.total_uncompressed_size)
     if column_bytes * _MAX_BATCH_ROWS <= _MAX_REPEATED_BYTES:
         return column_bytes
-    # The metadata has only the size of the column. That of a page is in the page's header, a struct
-    # in Thrift's compact protocol: field 1 is the page's type, field 2 its uncompressed size.
+    # The metadata has only the size of the column. The size of a page is in the page's header, a
+    # struct in Thrift's compact protocol: field 1 is the type, field 2 the uncompressed size.
     header = source.read_at(_MAX_HEADER_BYTES, chunk.dictionary_page_offset)
     fields = _DICTIONARY_PAGE.match(header)
     if fields is None:
@@ -118,8 +119,10 @@ def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _plain(kind: pa.DataType, string: pa.DataType | None = None) -> pa.DataType:
-    """Return a type whose values Python can have, with a row's own values: dates as strings,
-    dictionaries looked up. Strings become `string`, if it is given."""
+    """Return a type whose values Python can have: dates become strings, dictionaries their values.
+
+    Strings become `string`, if it is given.
+    """
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type, string)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):

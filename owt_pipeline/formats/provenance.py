@@ -1,4 +1,4 @@
-"""What a run's documents were made from, in words for its cards and its report."""
+"""The sources of a run's documents, in words for its cards and its report."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def read_records(
         strings, named by the first row.
       columns: top-level columns to read from a Parquet file, in capitals or not; missing ones are
         ignored. None for all.
-      required: columns of which a Parquet or CSV file must have at least one, in capitals or not.
+      required: a Parquet or CSV file must have at least one of these columns, in capitals or not.
       split_text: how a text file is split, one of SPLITS; files and articles are returned byte for
         byte.
 

@@ -18,7 +18,10 @@ from owt_pipeline.formats.words import find_words, without_selectors
 _CHUNK_BYTES = 1 << 19
 
 # The constants of MurmurHash3's finalizer.
-_MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
+
+# 2^64 divided by the golden ratio, and odd: the factor of a polynomial over the words' hashes.
 _CHAIN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -33,27 +36,28 @@ class Hashes:
     """Hashes of the words of a batch of texts, or of their n-grams, in order and with repeats.
 
     Attributes:
-      values: uint64, those of all texts end to end.
+      values: uint64, the hashes of all texts end to end.
       offsets: int64, text i has the values offsets[i] to offsets[i + 1]; a text without words has
-        none.
+        no values.
     """
 
     values: np.ndarray
     offsets: np.ndarray
 
     def each(self) -> list[np.ndarray]:
-        """The hashes of each text."""
+        """Return the hashes of each text."""
         return [self.values[a:b] for a, b in itertools.pairwise(self.offsets.tolist())]
 
     def sets(self) -> list[np.ndarray]:
-        """The distinct hashes of each text, sorted."""
+        """Return the distinct hashes of each text, sorted."""
         return [sorted_set(values) for values in self.each()]
 
     def take(self, rows: Sequence[int]) -> Hashes:
-        """Those of some of the texts."""
-        each = self.each()
-        chosen = [each[row] for row in rows]
-        return Hashes(np.concatenate([self.values[:0], *chosen]), np.cumsum([0, *map(len, chosen)]))
+        """Return the hashes of some of the texts."""
+        hashes_by_row = self.each()
+        chosen = [hashes_by_row[row] for row in rows]
+        values = np.concatenate([self.values[:0], *chosen])
+        return Hashes(values, np.cumsum([0, *map(len, chosen)]))
 
 
 def hash_words(texts: pa.Array) -> Hashes:
@@ -67,57 +71,63 @@ def hash_words(texts: pa.Array) -> Hashes:
 
 
 def hash_texts(texts: pa.Array, words: Hashes) -> list[bytes]:
-    """A 128-bit hash of each text, equal if and only if the texts have the same words in the
-    same order.
+    """Return a 128-bit hash of each text, which depends on its words and their order.
 
-    Of a text without words, it is that of the text without variation selectors, after a byte 0.
+    A text without words is hashed itself, without variation selectors and after a byte 0.
 
     Args:
       texts: the texts.
-      words: their words.
+      words: the hashes of their words.
     """
-    return [
-        xxhash.xxh3_128_digest(
-            of_text.data if len(of_text) else b"\x00" + without_selectors(text.as_py()).encode()
-        )
-        for text, of_text in zip(texts, words.each(), strict=True)
-    ]
+    digests = []
+    for text, hashes in zip(texts, words.each(), strict=True):
+        if len(hashes):
+            content = hashes.tobytes()
+        else:
+            content = b"\x00" + without_selectors(text.as_py()).encode()
+        digests.append(xxhash.xxh3_128_digest(content))
+    return digests
 
 
 def ngrams(words: Hashes, n: int) -> Hashes:
-    """The hash of each n-gram of words; a text of fewer words has one of all of them."""
-    units, offsets = words.values, words.offsets
-    total, lengths = len(units), np.diff(offsets)
-    grams = np.zeros(total, np.uint64)
-    if total >= n:
-        hashes = units[: total - n + 1].copy()
+    """Return the hash of each n-gram of words; a text of fewer words has one gram, of all words."""
+    values = words.values
+    offsets = words.offsets
+    lengths = np.diff(offsets)
+    grams = np.zeros(len(values), np.uint64)
+    num_windows = len(values) - n + 1
+    if num_windows > 0:
+        hashes = values[:num_windows].copy()
         for k in range(1, n):
             hashes *= _CHAIN
-            hashes += units[k : total - n + 1 + k]
-        grams[: total - n + 1] = hashes
-    # An n-gram starts at each unit except the last n - 1 of a text, where it would reach into the
+            hashes += values[k : num_windows + k]
+        grams[:num_windows] = hashes
+    # An n-gram starts at each word except the last n - 1 of a text, where it would reach into the
     # next text.
-    keep = np.ones(total, bool)
+    is_start = np.ones(len(values), bool)
     for k in range(1, n):
-        keep[offsets[1:][lengths > k] - k] = False
-    short = np.flatnonzero((lengths > 0) & (lengths < n))
-    grams[offsets[short]] = _complete_texts(units, offsets[short], lengths[short])
+        is_start[offsets[1:][lengths > k] - k] = False
+    short_texts = np.flatnonzero((lengths > 0) & (lengths < n))
+    starts = offsets[short_texts]
+    grams[starts] = _hash_complete_texts(values, starts, lengths[short_texts])
     counts = np.where(lengths >= n, lengths - n + 1, np.minimum(lengths, 1))
-    return Hashes(mix(grams[keep]), np.concatenate([[0], np.cumsum(counts)]))
+    return Hashes(mix(grams[is_start]), np.concatenate([[0], np.cumsum(counts)]))
 
 
 def sorted_set(values: np.ndarray) -> np.ndarray:
-    """The distinct values, sorted. np.unique hashes since NumPy 2.3, which takes twenty times as
-    long here."""
+    """Return the distinct values, sorted."""
+    # np.unique uses a hash table since NumPy 2.3, which takes twenty times as long here.
     values = np.sort(values)
-    keep = np.ones(len(values), bool)
-    np.not_equal(values[1:], values[:-1], out=keep[1:])
-    return values[keep]
+    is_first = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=is_first[1:])
+    return values[is_first]
 
 
 def mix(hashes: np.ndarray) -> np.ndarray:
-    """MurmurHash3's 64-bit finalizer: a bijection in which every output bit depends on every
-    input bit."""
+    """Return the hashes after MurmurHash3's 64-bit finalizer.
+
+    It is a bijection in which every bit of the output depends on every bit of the input.
+    """
     hashes = hashes ^ (hashes >> np.uint64(33))
     hashes *= _MIX_1
     hashes ^= hashes >> np.uint64(33)
@@ -126,10 +136,16 @@ def mix(hashes: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def _complete_texts(units: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """One hash of all units of each text, for texts of few units."""
+def _hash_complete_texts(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return one hash of all words of each text, for texts of few words.
+
+    Args:
+      values: the hashes of words.
+      starts: the position in `values` of the first word of each text.
+      lengths: the number of words of each text.
+    """
     hashes = lengths.astype(np.uint64)
     for k in range(int(lengths.max(initial=0))):
-        longer = lengths > k
-        hashes[longer] = hashes[longer] * _CHAIN + units[starts[longer] + k]
+        has_word = lengths > k
+        hashes[has_word] = hashes[has_word] * _CHAIN + values[starts[has_word] + k]
     return hashes

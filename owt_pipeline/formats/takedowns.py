@@ -1,9 +1,10 @@
-"""The list of documents that a run must forget: a file in its ledger, named by its content,
-which the root names.
+"""The list of documents that a run must forget: a file in its ledger, named by its content.
 
     ledger/takedowns-1f2e3d4c.jsonl             URLs, ids and domains, and how each was resolved
-    ledger/forgotten-5a6b7c8d.parquet           fingerprints of the forgotten texts, no text
+    ledger/forgotten-5a6b7c8d.parquet           fingerprints of the forgotten texts, without texts
     ledger/*.copy                               a copy of either, in case it is damaged or deleted
+
+The root manifest has the path of the list.
 
 `owt forget` resolves entries: it looks for the documents that they name and for copies of their
 texts, and records the shards in which these are, and the files that it has searched. A shard made
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -89,17 +91,24 @@ class Takedowns(msgspec.Struct, frozen=True):
         )
 
     def of(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
-        """(row, detail) of the rows to forget, in order; url_ids uint64 (n,), urls strings (n,)."""
-        listed = np.fromiter(self.ids, np.uint64, len(self.ids))
-        found = {
-            row: self.ids[int(url_ids[row])].detail
-            for row in np.flatnonzero(np.isin(url_ids, listed)).tolist()
-        }
-        if self.domains:
-            for row, url in enumerate(urls.to_pylist()):
-                if url and row not in found and (domain := self.domain_of(url)):
-                    found[row] = domain_detail(domain, self.domains[domain])
-        return sorted(found.items())
+        """Return (row, detail) of the rows to forget, in order.
+
+        Args:
+          url_ids: uint64 (n,), the documents.
+          urls: strings (n,), their URLs; null for a document without one.
+        """
+        listed_ids = np.fromiter(self.ids, np.uint64, len(self.ids))
+        listed_rows = np.flatnonzero(np.isin(url_ids, listed_ids)).tolist()
+        detail_by_row = {row: self.ids[int(url_ids[row])].detail for row in listed_rows}
+        if not self.domains:
+            return sorted(detail_by_row.items())
+        for row, url in enumerate(urls.to_pylist()):
+            if not url or row in detail_by_row:
+                continue
+            domain = self.domain_of(url)
+            if domain is not None:
+                detail_by_row[row] = domain_detail(domain, self.domains[domain])
+        return sorted(detail_by_row.items())
 
     def domain_of(self, url: str) -> str | None:
         """Return the listed domain that equals or contains the host of `url`; None if none does."""
@@ -130,12 +139,12 @@ def domain_detail(domain: str, detail: str) -> str:
 
 
 class ShardTakedowns(msgspec.Struct, frozen=True):
-    """What the list says of one shard.
+    """The part of the list that concerns one shard.
 
     Attributes:
       takedowns: the entries that concern it.
       texts: paths of the fingerprints that its documents have to be compared with.
-      key: what enters the shard's key; None if nothing concerns it.
+      key: the part of the shard's key that depends on the list; None without such entries.
     """
 
     takedowns: Takedowns
@@ -153,8 +162,22 @@ def takedowns_of_shard(workdir: Storage, root: Root, shard: int, digest: str) ->
 
 
 def digest_of_shard(reader: DatasetReader, shard: int) -> str:
-    """Return what identifies a shard's file in `Takedowns.scans`, from the list of files."""
+    """Return the digest of a shard's files in `Takedowns.scans`, from the list of files."""
     return " ".join(file.sha256[:16] for file in reader.files("data", shard))
+
+
+class _PendingEntries(NamedTuple):
+    """Entries with which a shard has to be compared completely.
+
+    Attributes:
+      entries: the entries.
+      texts: paths of their fingerprints.
+      digest: SHA-256 of all of it.
+    """
+
+    entries: Takedowns
+    texts: tuple[str, ...]
+    digest: str
 
 
 class _ListIndex:
@@ -170,42 +193,54 @@ class _ListIndex:
             self._has_unresolved |= entry.resolution is None
             if entry.shard is not None:
                 self._ids_by_shard.setdefault(entry.shard, {})[key] = entry
-        self._pending: dict[frozenset[int], tuple[Takedowns, tuple[str, ...], str]] = {}
+        # By the numbers of the resolutions, which are the same for most shards.
+        self._pending: dict[frozenset[int], _PendingEntries] = {}
 
     def of_shard(self, shard: int, digest: str) -> ShardTakedowns:
-        known = self._ids_by_shard.get(shard, {})
+        """Return the entries that concern a shard whose file in clean/ has this digest."""
+        in_shard = self._ids_by_shard.get(shard, {})
         numbers = self._list.pending(shard, digest)
         if not numbers and not self._has_unresolved:
-            details = sorted((key, entry.detail) for key, entry in known.items())
-            return ShardTakedowns(Takedowns(known), (), details or None)
+            return ShardTakedowns(Takedowns(in_shard), (), _details(in_shard) or None)
         if numbers not in self._pending:
             self._pending[numbers] = self._entries_of(numbers)
-        pending, texts, content = self._pending[numbers]
-        details = sorted((key, t.detail) for key, t in known.items() if key not in pending.ids)
-        return ShardTakedowns(Takedowns(known) | pending, texts, [details, content])
-
-    def _entries_of(self, numbers: Collection[int]) -> tuple[Takedowns, tuple[str, ...], str]:
-        """Return the complete entries of these resolutions, with those that have none."""
-        wanted = {None, *numbers}
-        resolved = self._list.resolved_domains
-        pending = Takedowns(
-            {key: entry for key, entry in self._list.ids.items() if entry.resolution in wanted},
-            {
-                domain: detail
-                for domain, detail in self._list.domains.items()
-                if resolved.get(domain) in wanted
-            },
+        pending = self._pending[numbers]
+        resolved = {key: entry for key, entry in in_shard.items() if key not in pending.entries.ids}
+        return ShardTakedowns(
+            takedowns=Takedowns(in_shard) | pending.entries,
+            texts=pending.texts,
+            key=[_details(resolved), pending.digest],
         )
-        resolutions = [self._list.resolutions[number] for number in sorted(numbers)]
-        texts = tuple(resolution.texts for resolution in resolutions if resolution.texts)
+
+    def _entries_of(self, numbers: Collection[int]) -> _PendingEntries:
+        """Return the complete entries of some resolutions, and the entries without a resolution."""
+        resolutions = {None, *numbers}
+        ids = self._list.ids.items()
+        resolved = self._list.resolved_domains
+        domains: dict[str, str] = {}
+        for domain, detail in self._list.domains.items():
+            if resolved.get(domain) in resolutions:
+                domains[domain] = detail
+        entries = Takedowns(
+            {key: entry for key, entry in ids if entry.resolution in resolutions}, domains
+        )
+        searches = [self._list.resolutions[number] for number in sorted(numbers)]
         content = msgspec.json.encode(
             [
-                sorted((key, entry.detail) for key, entry in pending.ids.items()),
-                sorted(pending.domains.items()),
-                [resolution.sha256 for resolution in resolutions],
+                _details(entries.ids),
+                sorted(domains.items()),
+                [search.sha256 for search in searches],
             ]
         )
-        return pending, texts, hashlib.sha256(content).hexdigest()
+        return _PendingEntries(
+            entries=entries,
+            texts=tuple(search.texts for search in searches if search.texts),
+            digest=hashlib.sha256(content).hexdigest(),
+        )
+
+
+def _details(entries: Mapping[int, Takedown]) -> list[tuple[int, str]]:
+    return sorted((key, entry.detail) for key, entry in entries.items())
 
 
 @functools.lru_cache(maxsize=4)
@@ -214,11 +249,12 @@ def _index(workdir: Storage, path: str) -> _ListIndex:
 
 
 def read_takedowns(workdir: Storage, root: Root) -> Takedowns:
-    """Return the run's list, empty if there is none; raises UserError for a damaged one."""
+    """Return the run's list, empty if there is none; raise UserError for a damaged one."""
     return _read(workdir, root.takedowns)
 
 
-@functools.lru_cache(maxsize=4)  # a process reads it for every shard; its name says its content
+# A process reads it for every shard. A file's name is made of its content, so it never changes.
+@functools.lru_cache(maxsize=4)
 def _read(workdir: Storage, path: str) -> Takedowns:
     if not path:
         return Takedowns()
@@ -227,14 +263,19 @@ def _read(workdir: Storage, path: str) -> Takedowns:
         return msgspec.json.decode(content, type=Takedowns)
     except msgspec.MsgspecError as error:
         raise UserError(
-            f"{workdir.path(path)} is no list of takedowns ({error}): use the release that wrote it"
+            f"{workdir.path(path)} is not a list of takedowns ({error}): use the release that "
+            "wrote it"
         ) from error
 
 
 def write_takedowns(workdir: Storage, takedowns: Takedowns) -> str:
-    """Write a list, named by its content; returns its path, for the root."""
-    ids, domains = (dict(sorted(entries.items())) for entries in (takedowns.ids, takedowns.domains))
-    content = msgspec.json.encode(msgspec.structs.replace(takedowns, ids=ids, domains=domains))
+    """Write a list, named by its content; return its path, for the root."""
+    in_order = msgspec.structs.replace(
+        takedowns,
+        ids=dict(sorted(takedowns.ids.items())),
+        domains=dict(sorted(takedowns.domains.items())),
+    )
+    content = msgspec.json.encode(in_order)
     return write_kept(workdir, f"{LEDGER}/takedowns", ".jsonl", content + b"\n")
 
 
@@ -242,7 +283,7 @@ COPY_SUFFIX = ".copy"
 
 
 def write_kept(workdir: Storage, stem: str, suffix: str, content: bytes) -> str:
-    """Write a file that nothing else has the content of, and its copy; returns its path."""
+    """Write a file that cannot be rebuilt, and its copy; return its path."""
     path = f"{stem}-{hashlib.sha256(content).hexdigest()[:8]}{suffix}"
     workdir.write(path + COPY_SUFFIX, content)
     workdir.write(path, content)
@@ -250,7 +291,7 @@ def write_kept(workdir: Storage, stem: str, suffix: str, content: bytes) -> str:
 
 
 def read_kept(workdir: Storage, path: str) -> bytes:
-    """Return a file that `write_kept` wrote, if it is damaged or missing from its copy.
+    """Return a file that `write_kept` wrote; from its copy, if it is damaged or missing.
 
     Raises UserError if the copy is damaged, too.
     """
@@ -265,5 +306,5 @@ def read_kept(workdir: Storage, path: str) -> bytes:
             return content
     raise UserError(
         f"{workdir.path(path)} is missing or damaged, and so is {workdir.path(path)}{COPY_SUFFIX}; "
-        "without it, what was taken down would come back: restore one of them from a backup"
+        "without it, forgotten documents would come back: restore either file from a backup"
     )

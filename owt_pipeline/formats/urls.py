@@ -56,7 +56,7 @@ class BadURL(ValueError):
 def canonical_url(url: str) -> str:
     """Return the canonical spelling of a URL, in ASCII.
 
-    That of a canonical URL is the URL itself. Raises BadURL, a ValueError, and no other exception.
+    A canonical URL is returned unchanged. Raises BadURL, a ValueError, and no other exception.
     """
     return canonicalize(url)[0]
 
@@ -129,7 +129,7 @@ def _canonical_or_problem(url: str) -> tuple[str | None, str | None, str | None]
     return canonical, host, None
 
 
-def home_of(host: str) -> int:
+def host_hash(host: str) -> int:
     """Return the hash of a host. Modulo a generation's number of shards, it is the host's shard."""
     return xxhash.xxh3_64_intdigest(host.encode())
 
@@ -240,8 +240,7 @@ def _absolute(base: str, reference: str) -> str:
     return f"{scheme}://{netloc}{path}{query}{reference}"
 
 
-# For RE2: a URL of which only `www.` and slashes at the end are removed, and whose host is short
-# enough.
+# For RE2: a URL that loses only `www.` and slashes at its end, with a host that is short enough.
 _LABEL = "[a-z0-9_-]"
 _SEGMENT = r"/(?:[A-Za-z0-9~_!$'()*+,;=:@-][A-Za-z0-9\-._~!$'()*+,;=:@]*)?"
 _PLAIN = rf"^https?://(?:www[.])?(?:[a-vx-z0-9_-]|w[a-vx-z0-9_-]){_LABEL}{{0,60}}(?:[.]{_LABEL}{{1,62}}){{1,3}}(?:{_SEGMENT})*$"
@@ -297,7 +296,7 @@ def _percent_encoded(match: re.Match[str]) -> str:
 def _without_dot_segments(path: str) -> str:
     """Return a path without `.` and `..` (RFC 3986, 5.2.4).
 
-    If the path ends in one of them, the result ends in a slash.
+    If the path ends in such a segment, the result ends in a slash.
     """
     resolved: list[str] = []
     segments = path.split("/")[1:]

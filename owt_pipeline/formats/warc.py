@@ -222,7 +222,7 @@ def http_record(
     )
     if _ENCODED.search(head):
         # A body that was sent compressed is only stored.
-        gzip = zlib.compressobj(0, wbits=_GZIP_WBITS)
+        gzip: Any = zlib.compressobj(0, wbits=_GZIP_WBITS)
     else:
         # ISA-L is five times as fast as zlib's default level with 10% more bytes, and releases the
         # interpreter's lock.

@@ -43,13 +43,14 @@ Ranges = list[tuple[int, int]]
 
 
 def find_words(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return (the words of all texts end to end, int64 offsets): text i has the words offsets[i]
-    to offsets[i + 1].
+    """Return the words of all texts end to end, and int64 offsets.
 
-    `texts` is a string array without nulls. Arrow does it without a Python loop over texts.
+    Text i has the words offsets[i] to offsets[i + 1]. `texts` is a string array without nulls.
+    Arrow does it without a Python loop over texts.
     """
     classes = character_classes()
-    letters, marks = _class_of_re2(classes.letters), _class_of_re2(classes.marks)
+    letters = _class_of_re2(classes.letters)
+    marks = _class_of_re2(classes.marks)
     unspaced = _class_of_re2(classes.unspaced)
     texts = pc.utf8_lower(texts)
     texts = pc.replace_substring_regex(texts, _SELECTORS, "")
@@ -69,12 +70,15 @@ def find_words(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of one text. `find_words` compiles its patterns at each call, which takes
-    milliseconds."""
+    """Return the words of one text, as `find_words` finds them.
+
+    `find_words` compiles its patterns at each call, which takes milliseconds.
+    """
     text = without_selectors(text.lower())
-    # Python's classes of all letters are slow; most texts need none of them.
-    pattern = _word_pattern() if _BEYOND_LATIN.search(text) else _LATIN_WORD
-    return pattern.findall(text)
+    # Python's classes of all letters are slow, and most texts are Latin.
+    if _BEYOND_LATIN.search(text):
+        return _word_pattern().findall(text)
+    return _LATIN_WORD.findall(text)
 
 
 _BEYOND_LATIN = re.compile("[^\x00-\u02ff\u2010-\u205e\u20a0-\u20bf]")
@@ -83,7 +87,9 @@ _LATIN_WORD = re.compile(r"[^\W_]+")
 
 def without_selectors(text: str) -> str:
     """Return the text without variation selectors."""
-    return text if text.isascii() else re.sub(_SELECTORS, "", text)
+    if text.isascii():
+        return text
+    return re.sub(_SELECTORS, "", text)
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class CharacterClasses:
     Attributes:
       letters: letters and numbers.
       marks: marks, which belong to the letter before them.
-      unspaced: ideographs and the like, each of which is a word.
+      unspaced: ideographs and characters of scripts without spaces; each is a word.
     """
 
     letters: Ranges
@@ -111,7 +117,9 @@ def character_classes() -> CharacterClasses:
     is_unspaced = np.zeros(_FIRST_WITHOUT_LETTERS, bool)
     for first, last in _UNSPACED:
         is_unspaced[first : last + 1] = True
-    letters, marks, unspaced = list[int](), list[int](), list[int]()
+    letters: list[int] = []
+    marks: list[int] = []
+    unspaced: list[int] = []
     for code in range(_FIRST_WITHOUT_LETTERS):
         category = unicodedata.category(chr(code))
         if category[0] not in "LNM" and category != "Cn":
@@ -122,7 +130,9 @@ def character_classes() -> CharacterClasses:
             marks.append(code)
         else:
             letters.append(code)
-    return CharacterClasses(*(list(_runs(codes)) for codes in (letters, marks, unspaced)))
+    return CharacterClasses(
+        letters=list(_runs(letters)), marks=list(_runs(marks)), unspaced=list(_runs(unspaced))
+    )
 
 
 def _runs(codes: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -139,16 +149,20 @@ def _runs(codes: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _class_of_re2(ranges: Ranges) -> str:
-    """Return what is between the brackets of a class, for Arrow's regular expressions."""
+    """Return the inside of a character class for Arrow's regular expressions."""
     return "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in ranges)
 
 
 def _class_of_python(ranges: Ranges) -> str:
+    """Return the inside of a character class for Python's regular expressions."""
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges)
 
 
 @functools.cache
 def _word_pattern() -> re.Pattern[str]:
+    """Return the pattern of a word of any script."""
     classes = character_classes()
-    letters, marks = _class_of_python(classes.letters), _class_of_python(classes.marks)
-    return re.compile(f"[{_class_of_python(classes.unspaced)}]|[{letters}][{letters}{marks}]*")
+    letters = _class_of_python(classes.letters)
+    marks = _class_of_python(classes.marks)
+    unspaced = _class_of_python(classes.unspaced)
+    return re.compile(f"[{unspaced}]|[{letters}][{letters}{marks}]*")

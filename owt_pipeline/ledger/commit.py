@@ -1,23 +1,23 @@
-"""Committing: files are named by their content, a record finishes a shard, the root manifest
-finishes a dataset.
+"""Commit shards and datasets: a record finishes a shard, the root manifest finishes a dataset.
 
 Any number of attempts at a shard may run, one after the other or at once, and each may fail at any
 point:
 
 1. Files are spooled to the local disk, hashed, and published under a name that contains their hash.
-   A late attempt that writes the same bytes rewrites the same file; one that writes other bytes
+   A late attempt that writes the same bytes rewrites the same file. One that writes other bytes
    writes another file.
 2. The record of the shard's key is created only if there is none. If attempts differ, the first
    record decides whose files count.
-3. The root manifest is replaced by compare-and-swap on the version that this run wrote last. Of
-   several attempts at publishing, one succeeds, and a late one replaces nothing.
-4. Nothing is deleted: `sweep` removes what is out of date once the run has ended.
+3. The root manifest is replaced by compare-and-swap on the version that this run has written last.
+   One of several attempts at publishing succeeds, and a late one replaces nothing.
+4. Nothing is deleted. `sweep` removes out-of-date files once the run has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.errors import LedgerError, LostRun
+from owt_pipeline.errors import LedgerError, RunSuperseded
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import SLICES, SliceWriter
 from owt_pipeline.ledger.root import read_root, swap_root
@@ -49,25 +49,25 @@ from schemas.manifest import (
 )
 
 ROW_GROUP_BYTES = 16 << 20
-"""Bytes of rows that are written at once: enough to compress well, little compared with the
-memory."""
+"""Bytes of rows that are written at once: enough to compress well, and little memory."""
 
+# Smaller row groups of these datasets: reading one document costs a row group, and the ranks of
+# some trainers, such as nanochat's, share the row groups of a file. The files are 1.4% and 0.9%
+# larger.
 _ROW_GROUP_BYTES = {"clean": 1 << 19, "corpus": 1 << 20}
-"""Smaller row groups for datasets of which single documents are read later, each of which costs
-a row group, and for trainers whose ranks share the row groups of a file, such as nanochat's. The
-files are 1.4% and 0.9% larger."""
 
+# Columns whose values rarely repeat are written without a dictionary.
 _PLAIN_COLUMNS = {"text", "url", "posted_url", "url_id", "kept_url_id", "detail"}
 
 
 def shard_name(shard: int) -> str:
+    """Return the stem of the names of a shard's files."""
     return f"part-{shard:05d}"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the record of a shard, or of a part of an intermediate step, is, and what it says of
-    its origin.
+class RecordPath:
+    """Where the record of a shard is, or that of a part of an intermediate step, and its origin.
 
     Attributes:
       records: the folder of records.
@@ -85,23 +85,30 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The record's name: the shard, and the first digits of its key."""
-        return f"{self.shard:05d}-{self.key[:16]}.json" if self.key else f"{self.shard:05d}.json"
+        """Return the record's name: the shard, and the first digits of its key."""
+        if not self.key:
+            return f"{self.shard:05d}.json"
+        return f"{self.shard:05d}-{self.key[:16]}.json"
 
     def find(self) -> tuple[ShardRecord | None, str | None]:
-        """The record, and the version of its file; None for a missing or damaged record, whose
-        part is then made again."""
+        """Return the record, and the version of its file.
+
+        The record is None if it is missing or damaged: its part is then made again.
+        """
         content, version = self.records.read_version(self.name) or (b"", None)
-        with contextlib.suppress(ManifestError):
+        try:
             record = ShardRecord.from_json(content, self.name)
-            return (record if record.key == self.key else None), version
-        return None, version
+        except ManifestError:
+            return None, version
+        if record.key != self.key:
+            return None, version
+        return record, version
 
 
 class ShardWriter:
-    """One attempt at a shard: writes its rows, its rejects, further files, and finally its record.
+    """Writes a shard in one attempt: its rows, its rejects, other files, and finally its record.
 
-        with ShardWriter(workdir, Place(records, shard, key), {"": schema}, dataset="clean") as
+        with ShardWriter(workdir, RecordPath(records, shard, key), {"": schema}, dataset="clean") as
         writer:
             writer.add(batch.num_rows, outcome)
 
@@ -112,7 +119,7 @@ class ShardWriter:
     def __init__(
         self,
         folder: Storage,
-        place: Place,
+        place: RecordPath,
         outputs: Mapping[str, pa.Schema],
         *,
         dataset: str = "",
@@ -120,7 +127,7 @@ class ShardWriter:
         file_format: str = "parquet",
         replaces: str | None = None,
     ):
-        """A writer of one shard.
+        """Prepare to write one shard.
 
         Args:
           folder: the run's folder, or that of the stage's work for an intermediate step.
@@ -133,36 +140,39 @@ class ShardWriter:
           file_format: `parquet` or `arrow`.
           replaces: version of a damaged record that this one replaces.
         """
-        self._replaces = replaces
-        self._folder, self._place, self.shard = folder, place, place.shard
-        self._outputs, self._dataset, self._format = outputs, dataset, file_format
+        self.shard = place.shard
+        self._folder = folder
+        self._place = place
+        self._outputs = outputs
+        self._dataset = dataset
         self._step = step
+        self._format = file_format
+        self._replaces = replaces
         self._slices: SliceWriter | None = None
         self._entered = 0
         self._rejected: Counter[str] = Counter()
         self._stats: Counter[str] = Counter()
         self._sinks: dict[str, _Sink] = {}
-        self._files: list[
-            tuple[str, str, str, HashingFile]
-        ] = []  # path without hash and suffix, suffix, kind, file
-        self._there: list[ShardFile] = []
+        self._files: list[_OpenFile] = []
+        self._referred_files: list[ShardFile] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShardWriter:
-        place = f"{self._dataset} shard {self.shard}"
+        name = f"{self._dataset} shard {self.shard}"
+        row_group_bytes = _ROW_GROUP_BYTES.get(self._dataset)
         for output, schema in self._outputs.items():
-            file = self._open(f"{self._dataset}/{output}".rstrip("/"), f".{self._format}", "data")
-            self._sinks[output] = _Sink(
-                place, file, schema, self._format, _ROW_GROUP_BYTES.get(self._dataset)
-            )
+            folder = f"{self._dataset}/{output}".rstrip("/")
+            file = self._open(folder, f".{self._format}", "data")
+            self._sinks[output] = _Sink(name, file, schema, self._format, row_group_bytes)
         if self._outputs:
             file = self._open(f"{ledger_of(self._dataset)}/rejects", ".parquet", "rejects")
-            self._sinks["rejects"] = _Sink(place, file, REJECTS, "parquet")
+            self._sinks["rejects"] = _Sink(name, file, REJECTS, "parquet")
         return self
 
-    def _open(self, place: str, suffix: str, kind: str) -> HashingFile:
+    def _open(self, folder: str, suffix: str, kind: str) -> HashingFile:
         file = self._stack.enter_context(self._folder.spool())
-        self._files.append((f"{place}/{shard_name(self.shard)}", suffix, kind, file))
+        stem = f"{folder}/{shard_name(self.shard)}"
+        self._files.append(_OpenFile(stem, suffix, kind, file))
         return file
 
     def enter(self, rows: int) -> None:
@@ -170,15 +180,16 @@ class ShardWriter:
         self._entered += rows
 
     def write(self, rows: pa.RecordBatch, output: str = "") -> None:
-        """Rows that leave the stage."""
+        """Write rows that leave the stage."""
         self._sinks[output].write(rows)
 
     def reject(self, rows: pa.RecordBatch) -> None:
-        """Rows of schema `REJECTS`."""
-        if rows.num_rows:
-            for count in rows.column("reason").value_counts().to_pylist():
-                self._rejected[str(Reason.of(count["values"]))] += count["counts"]
-            self._sinks["rejects"].write(rows)
+        """Write rejects: rows of schema `REJECTS`."""
+        if not rows.num_rows:
+            return
+        for count in rows.column("reason").value_counts().to_pylist():
+            self._rejected[str(Reason.of(count["values"]))] += count["counts"]
+        self._sinks["rejects"].write(rows)
 
     def count(self, stats: Mapping[str, int]) -> None:
         """Add to the shard's further counts."""
@@ -195,18 +206,19 @@ class ShardWriter:
         progress.advance(entered)
 
     def open_file(self, suffix: str, kind: str) -> HashingFile:
-        """A further file of the shard, in the ledger; the caller sets its `rows`."""
-        return self._open(
-            f"{ledger_of(self._dataset)}/{kind}" if self._dataset else self._step, suffix, kind
-        )
+        """Open another file of the shard, in the ledger. The caller sets its `rows`."""
+        folder = f"{ledger_of(self._dataset)}/{kind}" if self._dataset else self._step
+        return self._open(folder, suffix, kind)
 
     def refer(self, files: Iterable[ShardFile]) -> None:
-        """Files that are there already, and that the shard needs."""
-        self._there += files
+        """Add files that exist already, and that the shard needs, to its record."""
+        self._referred_files += files
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
-        """Send rows to part `key` of the next step; with an array (rows,), each row to its own
-        part. They stay in a file of this part until the stage is finished."""
+        """Send rows to part `key` of the next step; with an array (rows,), each row to its part.
+
+        They stay in a file of this part until the stage is finished.
+        """
         if self._slices is None:
             self._slices = SliceWriter(self.open_file(".slices", SLICES))
         self._slices.send(key, rows)
@@ -226,49 +238,63 @@ class ShardWriter:
                 raise LedgerError(
                     f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}"
                 )
-            files = [*(self._publish(*file) for file in self._files), *self._there]
+            files = [self._publish(file) for file in self._files] + self._referred_files
             place = self._place
-            stats = dict(sorted(self._stats.items()))
             self.record = ShardRecord(
                 self.shard,
                 counts,
                 files,
-                stats,
-                place.key,
-                place.made_from,
-                dict(sorted(place.versions.items())),
+                stats=dict(sorted(self._stats.items())),
+                key=place.key,
+                made_from=place.made_from,
+                versions=dict(sorted(place.versions.items())),
             )
-            self.is_first = (
-                place.records.swap(place.name, self.record.to_json(), self._replaces) is not None
-            )
+            version = place.records.swap(place.name, self.record.to_json(), self._replaces)
+            self.is_first = version is not None
 
-    def _publish(self, stem: str, suffix: str, kind: str, file: HashingFile) -> ShardFile:
-        path = f"{stem}-{file.sha256[:8]}{suffix}"
+    def _publish(self, open_file: _OpenFile) -> ShardFile:
+        file = open_file.file
+        path = f"{open_file.stem}-{file.sha256[:8]}{open_file.suffix}"
         file.publish(path)
-        return ShardFile(path, kind, self.shard, file.rows, file.bytes, file.sha256)
+        return ShardFile(path, open_file.kind, self.shard, file.rows, file.bytes, file.sha256)
+
+
+@dataclass(frozen=True)
+class _OpenFile:
+    """A file that is being written.
+
+    Attributes:
+      stem: its path without the hash and the suffix.
+      suffix: its suffix, with the dot.
+      kind: its kind (`ShardFile.kind`).
+      file: the file.
+    """
+
+    stem: str
+    suffix: str
+    kind: str
+    file: HashingFile
 
 
 class _Sink:
-    """A Parquet or Arrow file being written, ROW_GROUP_BYTES at a time, as one row group or
-    several smaller ones.
+    """Writes a Parquet or Arrow file, ROW_GROUP_BYTES at a time.
 
-    Where a group ends depends on the rows alone, not on the batches in which they came.
+    These are one row group, or several smaller ones. Where a group ends depends only on the rows,
+    not on the batches in which they came.
     """
 
     def __init__(
         self,
-        place: str,
+        name: str,
         file: HashingFile,
         schema: pa.Schema,
         file_format: str,
         row_group_bytes: int | None = None,
     ):
-        self.place, self.file, self.schema, self._row_group_bytes = (
-            place,
-            file,
-            schema,
-            row_group_bytes,
-        )
+        self.name = name
+        self.file = file
+        self.schema = schema
+        self._row_group_bytes = row_group_bytes
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         if file_format == "parquet":
@@ -283,7 +309,7 @@ class _Sink:
         if not rows.num_rows:
             return
         if not rows.schema.equals(self.schema):
-            raise LedgerError(f"{self.place}: rows of schema {rows.schema} for {self.schema}")
+            raise LedgerError(f"{self.name}: rows of schema {rows.schema} for {self.schema}")
         self.file.rows += rows.num_rows
         sizes = _bytes_of_rows(rows)
         while rows.num_rows:
@@ -291,64 +317,77 @@ class _Sink:
             count = min(int(np.searchsorted(filled, ROW_GROUP_BYTES)) + 1, rows.num_rows)
             self._waiting.append(rows.slice(0, count))
             self._waiting_bytes = int(filled[count - 1])
-            rows, sizes = rows.slice(count), sizes[count:]
+            rows = rows.slice(count)
+            sizes = sizes[count:]
             if self._waiting_bytes >= ROW_GROUP_BYTES:
                 self.flush()
 
     def flush(self) -> None:
-        if self._waiting:
-            table = pa.Table.from_batches(self._waiting, self.schema).combine_chunks()
-            groups = self._waiting_bytes // self._row_group_bytes if self._row_group_bytes else 1
-            self._writer.write_table(table, -(-len(table) // max(groups, 1)))
-            self._waiting, self._waiting_bytes = [], 0
+        """Write the waiting rows."""
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting, self.schema).combine_chunks()
+        num_groups = 1
+        if self._row_group_bytes:
+            num_groups = max(self._waiting_bytes // self._row_group_bytes, 1)
+        rows_per_group = math.ceil(len(table) / num_groups)
+        self._writer.write_table(table, rows_per_group)
+        self._waiting = []
+        self._waiting_bytes = 0
 
     def close(self) -> None:
+        """Complete the file."""
         self.flush()
         self._writer.close()
 
 
 def _bytes_of_rows(rows: pa.RecordBatch) -> np.ndarray:
-    """About how many bytes each row has, int64 (rows,): texts and lists by their length, other
-    values eight."""
+    """Return about how many bytes each row has, int64 (rows,).
+
+    Texts and lists count by their length. Every value counts eight bytes.
+    """
     sizes = np.full(rows.num_rows, 8 * rows.num_columns)
     for column in rows.columns:
         if pa.types.is_list(column.type):
-            sizes += pc.fill_null(pc.list_value_length(column), 0).to_numpy() * _item_bytes(
-                column.type.value_type
-            )
+            lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+            sizes += lengths * _item_bytes(column.type.value_type)
         elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
             sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
     return sizes
 
 
 def _item_bytes(kind: pa.DataType) -> int:
-    return kind.bit_width // 8 if pa.types.is_primitive(kind) else 8
+    if not pa.types.is_primitive(kind):
+        return 8
+    return int(kind.bit_width // 8)
 
 
 def lost_files(workdir: Storage, files: Iterable[ShardFile]) -> dict[str, str]:
-    """What is wrong with each of these files that is missing or has another size, by path: one
-    listing per folder."""
-    of_folder: dict[str, list[ShardFile]] = {}
+    """Return the problem of each of these files that is missing or has another size, by path.
+
+    Each folder is listed once: in a bucket, a request per file would cost more.
+    """
+    files_by_folder: dict[str, list[ShardFile]] = {}
     for file in files:
-        of_folder.setdefault(file.path.rpartition("/")[0], []).append(file)
-    found = {}
-    for folder, some in of_folder.items():
-        sizes = {entry.name: entry.bytes for entry in (workdir / folder).walk()}
-        for file in some:
-            size = sizes.get(file.path.rpartition("/")[2])
+        folder, _, _ = file.path.rpartition("/")
+        files_by_folder.setdefault(folder, []).append(file)
+    problem_by_path = {}
+    for folder, files_there in files_by_folder.items():
+        size_by_name = {entry.name: entry.bytes for entry in (workdir / folder).walk()}
+        for file in files_there:
+            _, _, name = file.path.rpartition("/")
+            size = size_by_name.get(name)
             if size is None:
-                found[file.path] = "is missing"
+                problem_by_path[file.path] = "is missing"
             elif size != file.bytes:
-                found[file.path] = f"has {size} bytes, not {file.bytes}"
-    return found
+                problem_by_path[file.path] = f"has {size} bytes, not {file.bytes}"
+    return problem_by_path
 
 
-def what_is_left(workdir: Storage, manifest: Manifest) -> DatasetReader:
-    """A reader of a dataset that leaves out what is lost of it."""
-    reader = DatasetReader(workdir, manifest)
-    return DatasetReader(
-        workdir, manifest, frozenset(lost_files(workdir, reader.table_of_files.files))
-    )
+def surviving_files(workdir: Storage, manifest: Manifest) -> DatasetReader:
+    """Return a reader of a dataset that leaves out its lost files."""
+    files = DatasetReader(workdir, manifest).table_of_files.files
+    return DatasetReader(workdir, manifest, frozenset(lost_files(workdir, files)))
 
 
 def publish_dataset(
@@ -362,37 +401,34 @@ def publish_dataset(
     **about: Any,
 ) -> tuple[Manifest, str]:
     """Write a dataset's list of files, then the root manifest, which finishes the dataset.
-    Returns the manifest, and the version of the root.
 
     Args:
       records: the record of each shard, in order.
       assets: files of the complete dataset.
-      contents: contents of the assets whose names do not depend on them, by path, which are written
-        here.
+      contents: contents of assets by path, which are written here.
       run: id of the run that publishes.
       version: version of the root that this run wrote last.
       about: the other fields of the manifest.
 
-    Another attempt of this run that has published the same is as good. Raises LostRun if another
-      run has published.
+    Another attempt of this run may have published the same. Returns the manifest and the version of
+    the root. Raises RunSuperseded if another run has published.
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
     content = table.to_parquet()
     sha256 = hashlib.sha256(content).hexdigest()
-    listed = FileList(
-        f"{ledger_of(dataset)}/files-{sha256[:8]}.parquet", len(content), sha256, len(table.files)
-    )
-    manifest = Manifest(files=listed, digest=table.digest, totals=table.totals, **about)
-    for name, asset in {listed.path: content, **(contents or {})}.items():
-        workdir.write(name, asset)
+    path = f"{ledger_of(dataset)}/files-{sha256[:8]}.parquet"
+    file_list = FileList(path, len(content), sha256, len(table.files))
+    manifest = Manifest(files=file_list, digest=table.digest, totals=table.totals, **about)
+    workdir.write(path, content)
+    for asset_path, asset in (contents or {}).items():
+        workdir.write(asset_path, asset)
     root, _ = read_root(workdir)
+    published = msgspec.structs.replace(root, datasets={**root.datasets, dataset: manifest})
     try:
-        datasets = {**root.datasets, dataset: manifest}
-        return manifest, swap_root(
-            workdir, msgspec.structs.replace(root, datasets=datasets), version, run
-        )[1]
-    except LostRun:
+        _, written = swap_root(workdir, published, version, run)
+        return manifest, written
+    except RunSuperseded:
         root, current = read_root(workdir)
         if root.run != run or root.datasets.get(dataset) != manifest or current is None:
             raise

@@ -1,5 +1,4 @@
-"""Reading the datasets of a run by their lists of files, never by a glob; and building record
-batches."""
+"""Read the datasets of a run by their lists of files, never by a glob; build record batches."""
 
 from __future__ import annotations
 
@@ -32,66 +31,69 @@ class LocatedRow(NamedTuple):
 
 
 class DatasetReader:
-    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first
-    needed.
+    """Reads a dataset by its manifest. Picklable.
 
-    Files that are `lost` are left out; if rows are among them, the dataset is `gone`: it has its
-    counts and rejects.
+    The list of files is read when it is first needed. The files `lost` are left out. If rows are
+    among them, the dataset is `gone`: only its counts and rejects are left.
     """
 
     def __init__(self, workdir: Storage, manifest: Manifest, lost: Collection[str] = ()):
-        self.workdir, self.manifest, self.lost = workdir, manifest, lost
+        self.workdir = workdir
+        self.manifest = manifest
+        self.lost = lost
 
     @classmethod
     def open(cls, workdir: Storage, dataset: str) -> DatasetReader:
-        """Raises NotFound if the dataset is not finished."""
+        """Open a dataset; raise NotFound if it is not finished."""
         return cls(workdir, require_manifest(workdir, dataset))
 
     @property
     def name(self) -> str:
+        """Return the name of the dataset."""
         return self.manifest.dataset
 
     @property
     def table_of_files(self) -> FileTable:
-        """Raises UserError if the list of files is missing or damaged."""
-        listed = self.manifest.files
-        return _file_table(self.workdir, listed.path, listed.sha256, self.remedy)
+        """Return the list of files; raise UserError if it is missing or damaged."""
+        file_list = self.manifest.files
+        return _file_table(self.workdir, file_list.path, file_list.sha256, self.remedy)
 
     @property
     def remedy(self) -> str:
-        """How the dataset is made again, for a message."""
+        """Return how the dataset is made again, for a message."""
         if self.manifest.stage == "import":
             return f"{command('owt', 'import', self.workdir)} with the same files makes it again"
         return f"{command('owt', 'run', self.workdir)} makes it again"
 
     @property
     def num_shards(self) -> int:
+        """Return the number of shards."""
         return self.manifest.num_shards
 
     def rows(self, kind: str = "data") -> int:
+        """Return the number of rows of one kind of files."""
         return self.manifest.total(kind).rows
 
     def rows_of_shards(self) -> list[int]:
-        """Rows of each shard's data."""
+        """Return the number of rows of each shard's data."""
         rows = [0] * self.num_shards
         for file in self.files("data"):
             rows[file.shard] += file.rows
         return rows
 
     def files(self, kind: str, shard: int | None = None) -> list[ShardFile]:
-        """The files of one kind (and shard), ordered by path."""
+        """Return the files of one kind (and shard), ordered by path."""
         if self.gone and kind in ("data", "places", "warc"):
             return []
-        return [
-            file for file in self.table_of_files.of_kind(kind, shard) if file.path not in self.lost
-        ]
+        files = self.table_of_files.of_kind(kind, shard)
+        return [file for file in files if file.path not in self.lost]
 
     @property
     def gone(self) -> bool:
-        """Whether rows are lost."""
-        return bool(self.lost) and any(
-            file.path in self.lost for file in self.table_of_files.of_kind("data")
-        )
+        """Return whether rows are lost."""
+        if not self.lost:
+            return False
+        return any(file.path in self.lost for file in self.table_of_files.of_kind("data"))
 
     def batches(
         self,
@@ -101,16 +103,20 @@ class DatasetReader:
         columns: list[str] | None = None,
         rows: int = 256,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of at most `rows` rows of one shard, or of all in order; raises UserError for
-        a damaged file."""
+        """Yield batches of at most `rows` rows of one shard, or of all shards in order.
+
+        Raises UserError for a damaged file.
+        """
         for file in self.files(kind, shard):
             yield from self.batches_of(file, columns=columns, rows=rows)
 
     def batches_of(
         self, file: ShardFile, *, columns: list[str] | None = None, rows: int = 256
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches of at most `rows` rows of one file, fewer of long ones; raise UserError if
-        it is damaged."""
+        """Yield batches of at most `rows` rows of one file, fewer if the rows are long.
+
+        Raises UserError if the file is damaged.
+        """
         with reading(self.workdir, file.path), self.workdir.open(file.path) as source:
             if file.path.endswith(".arrow"):
                 yield from arrow_batches(source, columns, rows)
@@ -121,11 +127,11 @@ class DatasetReader:
                     yield batch.select(columns) if columns else batch
 
     def ids(self, shard: int, kind: str = "data") -> np.ndarray:
-        """`url_id` of each row of a shard, uint64 (n,)."""
+        """Return `url_id` of each row of a shard, uint64 (n,)."""
         batches = self.batches(shard, kind=kind, columns=["url_id"], rows=1 << 16)
-        return np.concatenate(
-            [np.zeros(0, np.uint64), *(batch["url_id"].to_numpy() for batch in batches)]
-        )
+        ids = [batch["url_id"].to_numpy() for batch in batches]
+        # Without the empty array, a shard without rows would have no type.
+        return np.concatenate([np.zeros(0, np.uint64), *ids])
 
     def rows_by_id(
         self,
@@ -159,22 +165,19 @@ class DatasetReader:
     def table(
         self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None
     ) -> pa.Table:
-        """One shard, or all, as a table."""
+        """Return one shard, or all, as a table."""
         schema = self.schema(self.files(kind, shard)[0])
         if columns:
             schema = pa.schema([schema.field(name) for name in columns])
-        return pa.Table.from_batches(
-            self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema
-        )
+        batches = self.batches(shard, kind=kind, columns=columns, rows=1 << 16)
+        return pa.Table.from_batches(batches, schema)
 
     def schema(self, file: ShardFile) -> pa.Schema:
-        """The Arrow schema of one file; raises UserError for a damaged one."""
+        """Return the Arrow schema of one file; raise UserError if it is damaged."""
         with reading(self.workdir, file.path), self.workdir.open(file.path) as source:
-            return (
-                pa.ipc.open_file(source).schema
-                if file.path.endswith(".arrow")
-                else pq.read_schema(source)
-            )
+            if file.path.endswith(".arrow"):
+                return pa.ipc.open_file(source).schema
+            return pq.read_schema(source)
 
 
 class RecordsReader(DatasetReader):
@@ -187,6 +190,7 @@ class RecordsReader(DatasetReader):
 
     @property
     def table_of_files(self) -> FileTable:
+        """Return the files of the records."""
         if self._table is None:
             self._table = FileTable(list(self._records))
         return self._table
@@ -208,14 +212,17 @@ def _rows_within_bytes(metadata: pq.FileMetaData, rows: int) -> int:
 def arrow_batches(
     source: pa.NativeFile, columns: list[str] | None, rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of at most `rows` rows of an Arrow IPC file; reads only `columns`."""
+    """Yield batches of at most `rows` rows of an Arrow IPC file; only `columns` are read."""
     reader = pa.ipc.open_file(source)
     if columns:
-        wanted = [reader.schema.get_field_index(name) for name in columns]
-        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+        fields = [reader.schema.get_field_index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        reader = pa.ipc.open_file(source, options=options)
     for index in range(reader.num_record_batches):
         batch = reader.get_batch(index)
-        batch = batch.select(columns) if columns else batch
+        if columns:
+            # The file has its columns in its own order.
+            batch = batch.select(columns)
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
@@ -280,7 +287,7 @@ def run_of(folder: Storage) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _file_table(workdir: Storage, path: str, sha256: str, remedy: str) -> FileTable:
-    """Cached, because a process reads the files of many shards."""
+    """Return a list of files. Cached, because a process reads the files of many shards."""
     try:
         data = workdir.read(path)
     except OSError as error:
@@ -297,7 +304,7 @@ def _file_table(workdir: Storage, path: str, sha256: str, remedy: str) -> FileTa
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one batch's rows: each was kept or rejected.
+    """The outcome of the rows of one batch: each was kept or rejected.
 
     Attributes:
       kept: rows for the dataset; by output name if a stage writes several outputs (`train`, `val`).
@@ -311,16 +318,17 @@ class Outcome:
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows."""
     return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def rejects_batch(rows: Iterable[tuple[int, str | None, Reason, str | None]]) -> pa.RecordBatch:
-    """Reject rows from (url_id, url, reason, detail)."""
+    """Return reject rows from tuples (url_id, url, reason, detail)."""
     return batch_of(rows, REJECTS)
 
 
 def batch_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of `schema` from rows given as tuples."""
+    """Return a batch of `schema` from rows as tuples."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -329,7 +337,7 @@ def batch_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBat
 def replace_columns(
     batch: pa.RecordBatch, schema: pa.Schema, **columns: pa.Array | Sequence
 ) -> pa.RecordBatch:
-    """A batch of `schema`: the given columns, and the others as they are in `batch`."""
+    """Return a batch of `schema` with the given columns, and the others as they are in `batch`."""
     arrays = []
     for column in schema:
         values = columns.get(column.name)

@@ -1,9 +1,8 @@
-"""The root manifest of a run: which datasets are finished, and what happened to the run.
-Replaced by compare-and-swap.
+"""Read and replace the root manifest of a run: its finished datasets and its history.
 
-A run's processes pass the version of the root that they wrote last from step to step, so that of
-two runs in one folder only one can publish: the other finds a version that is not its own, and
-stops (`LostRun`).
+It is replaced by compare-and-swap. A run's processes pass the version of the root that they wrote
+last from step to step. So of two runs in one folder only one can publish: the other finds a version
+that is not its own, and stops (`RunSuperseded`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from owt_pipeline.errors import LostRun, NotFound, UserError, command
+from owt_pipeline.errors import NotFound, RunSuperseded, UserError, command
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.datasets import LEDGER
@@ -24,14 +23,12 @@ from schemas.manifest import ROOT, Manifest, ManifestError, Root
 logger = logging.getLogger("owt")
 
 COPY = f"{ROOT}.copy"
-"""What was written last, in case the root is damaged: generations and takedowns stand nowhere
-else."""
-
+"""A copy of the root, in case it is damaged: generations and takedowns are nowhere else."""
 
 _TAKEDOWNS = re.compile(r"takedowns-[0-9a-f]{8}\.jsonl")
 
+# The version of the root whose copy this process has checked, by folder.
 _checked: dict[str, str] = {}
-"""The version of the root next to which this process has seen its copy, by folder."""
 
 
 def read_root(workdir: Storage) -> tuple[Root, str | None]:
@@ -47,7 +44,8 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
         if version is not None:
             root = Root.from_json(content, workdir.path(ROOT))
             if _checked.get(workdir.uri) != version:
-                with contextlib.suppress(OSError, UserError):  # of a folder that is only read
+                # Whoever may only read the folder cannot renew the copy.
+                with contextlib.suppress(OSError, UserError):
                     _renew_copy(workdir, root, content)
                 _checked[workdir.uri] = version
             return root, version
@@ -60,8 +58,9 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
     takedowns = _longest_takedowns(workdir) or copy.takedowns
     restored = msgspec.structs.replace(copy, takedowns=takedowns)
     logger.warning("%s was damaged or gone, and is restored from its copy", workdir.path(ROOT))
+    # Of two processes, one restores it, and both read what it wrote.
     workdir.swap(ROOT, restored.to_json(), version)
-    return read_root(workdir)  # of two processes, one restores it
+    return read_root(workdir)
 
 
 def problem_of_copy(workdir: Storage) -> str:
@@ -74,7 +73,8 @@ def problem_of_copy(workdir: Storage) -> str:
         root = Root.from_json(content, workdir.path(ROOT))
     except ManifestError:
         return ""
-    return _problem_of_copy(root, content, (workdir.read_version(COPY) or (None, None))[0])
+    copy, _ = workdir.read_version(COPY) or (None, None)
+    return _problem_of_copy(root, content, copy)
 
 
 def _problem_of_copy(root: Root, content: bytes, copy: bytes | None) -> str:
@@ -99,18 +99,19 @@ def _renew_copy(workdir: Storage, root: Root, content: bytes) -> None:
 
 def _longest_takedowns(workdir: Storage) -> str:
     """Return the path of the longest list of takedowns in the ledger; "" if there is none."""
-    lists = [
-        (entry.bytes, entry.modified, entry.name)
-        for entry in (workdir / LEDGER).walk("takedowns-")
-        if _TAKEDOWNS.fullmatch(entry.name)
-    ]
-    return f"{LEDGER}/{max(lists)[2]}" if lists else ""
+    entries = (workdir / LEDGER).walk("takedowns-")
+    lists = [entry for entry in entries if _TAKEDOWNS.fullmatch(entry.name)]
+    if not lists:
+        return ""
+    longest = max(lists, key=lambda entry: (entry.bytes, entry.modified, entry.name))
+    return f"{LEDGER}/{longest.name}"
 
 
 def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root, str | None]:
-    """`read_root` for a run that has written `version` last.
+    """Return the root manifest and its version, for a run that has written `version` last.
 
-    Raises LostRun if another run has replaced that since, and UserError if there is none here.
+    Raises RunSuperseded if another run has replaced it since. Raises UserError if there is none,
+    since then this process does not see the launcher's folder.
     """
     root, current = read_root(workdir)
     if version is not None and current is None:
@@ -124,26 +125,26 @@ def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root
     return root, current
 
 
-def published_by_another(workdir: Storage) -> LostRun:
-    return LostRun(f"another run has published in {workdir}; this one stops")
+def published_by_another(workdir: Storage) -> RunSuperseded:
+    """Return the error of a run that finds another run's root."""
+    return RunSuperseded(f"another run has published in {workdir}; this one stops")
 
 
 def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tuple[Root, str]:
-    """Replace the root manifest of this version by `root`, written by `run`; returns it as
-    written, and its version.
+    """Replace the root manifest of this version by `root`, in the name of `run`.
 
-    Raises LostRun if another process has replaced it.
+    Returns the root as it was written, and its version. Raises RunSuperseded if another process has
+    replaced it.
     """
     root = msgspec.structs.replace(root, sequence=root.sequence + 1, run=run)
     content = root.to_json()
     swapped = workdir.swap(ROOT, content, version)
     if swapped is None:
-        found = workdir.read_version(ROOT)
-        if (
-            found is None or found[0] != content
-        ):  # otherwise it was written, and the answer was lost
+        # A bucket's response may be lost though the root was written.
+        current = workdir.read_version(ROOT)
+        if current is None or current[0] != content:
             raise published_by_another(workdir)
-        swapped = found[1]
+        swapped = current[1]
     workdir.write(COPY, content)
     _checked[workdir.uri] = swapped
     return root, swapped
@@ -152,21 +153,28 @@ def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tu
 def change_root(
     workdir: Storage, change: Callable[[Root], Root], run: str
 ) -> tuple[Root, str | None]:
-    """Replace the root by `change(root)`, unless that is equal; for a process that holds the
-    run's lock."""
+    """Replace the root by `change(root)`, unless that is equal; return it and its version.
+
+    The process must hold the run's lock.
+    """
     root, version = read_root(workdir)
     changed = change(root)
     return (root, version) if changed == root else swap_root(workdir, changed, version, run)
 
 
 def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
-    """The manifest of a finished dataset, or None; raises UserError if the root is damaged."""
+    """Return the manifest of a finished dataset, or None.
+
+    Raises UserError if the root is damaged.
+    """
     return read_root(workdir)[0].datasets.get(dataset)
 
 
 def require_run(workdir: Storage, advice: str = "check the path") -> Root:
-    """The root manifest; raises NotFound if the folder is not a run. Commands that read call
-    this first."""
+    """Return the root manifest. Raises NotFound if the folder is not a run.
+
+    Commands that read a run call this first.
+    """
     root, version = read_root(workdir)
     if version is None:
         raise NotFound(f"{workdir} is not a run: no stage has written anything there; {advice}")
@@ -174,8 +182,10 @@ def require_run(workdir: Storage, advice: str = "check the path") -> Root:
 
 
 def require_manifest(workdir: Storage, dataset: str) -> Manifest:
-    """The manifest of `dataset`; if it is not finished, raises NotFound, which names the stage
-    to run."""
+    """Return the manifest of `dataset`.
+
+    Raises NotFound, which names the stage to run, if the dataset is not finished.
+    """
     manifest = require_run(workdir).datasets.get(dataset)
     if manifest is None:
         stage = DATASETS[dataset].stage if dataset in DATASETS else dataset

@@ -1,16 +1,15 @@
-"""Removing what is out of date, once a run has ended. Only files with names that this package
-gives are removed.
+"""Remove out-of-date files once a run has ended. Only files with names of this package are removed.
 
-First the records of keys that no published list has; then the root is replaced, so that a run that
-has lost its place cannot publish with them; then, from a new listing, files that neither the root
-nor a remaining record names and that are older than the run, since a run that took over may have
-written others by now.
+1. Remove the records of keys that no published list has.
+2. Replace the root, so that a superseded run cannot publish with these records.
+3. List again, and remove the files that neither the root nor a remaining record names and that are
+   older than the run. A run that took over may have written others by now.
 
-What an interrupted stage has finished stays for its continuation: the records of its plan's keys
-and its intermediate steps. It stays until a run has made the same shards and published them, or
-until a run of all stages ends, by whatever options: then every dataset is finished, what an
-interrupted run by other options has made is not going to be published, and whoever reads a
-dataset's folder must find each shard once. A takedown and a run `--until` a stage leave it.
+The finished shards of an interrupted stage stay, to be continued: the records of its plan's keys,
+their files, and its intermediate steps. They stay until a run has made and published the same
+shards, or until a run of all stages ends, with whatever options. Then all datasets are finished,
+the interrupted run's shards are not going to be published, and a reader of a dataset's folder must
+find each shard once. A takedown and a run `--until` a stage leave them.
 """
 
 from __future__ import annotations
@@ -38,18 +37,25 @@ _RECORD = re.compile(
 )
 _WORK = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/(?P<work>[0-9a-f]+)/.+")
 _PLAN = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/(?P<work>[0-9a-f]+)/plan-[0-9a-f]+\.json")
-_OWN = re.compile(
-    r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow)"
-    r"|warc/part-\d{5}/(?:attempt|archive-.+\.warc\.gz)"  # other segments cannot be made again
-    rf"|{LEDGER}/takedowns-[0-9a-f]{{8}}\.jsonl(?:\.copy)?|{LEDGER}/\w+/\w+/part-\d{{5}}-[0-9a-f]{{8}}\.\w+|{LEDGER}/\w+/[\w.]+-[0-9a-f]{{8}}\.\w+"
+# Segments of the web are not among them: they cannot be made again.
+_REMOVABLE = re.compile(
+    "|".join(
+        (
+            r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow)",
+            r"warc/part-\d{5}/(?:attempt|archive-.+\.warc\.gz)",
+            rf"{LEDGER}/takedowns-[0-9a-f]{{8}}\.jsonl(?:\.copy)?",
+            rf"{LEDGER}/\w+/\w+/part-\d{{5}}-[0-9a-f]{{8}}\.\w+",
+            rf"{LEDGER}/\w+/[\w.]+-[0-9a-f]{{8}}\.\w+",
+        )
+    )
 )
 
 
-class _Plan(msgspec.Struct):
-    """What the sweep needs of a plan: the key of each shard, and the shards to make."""
+class _Plan(msgspec.Struct, rename={"pending": "make"}):
+    """The fields of a plan that the sweep reads: the key of each shard, and the shards to make."""
 
     keys: list[str]
-    make: list[int]
+    pending: list[int]
 
 
 @dataclass
@@ -84,15 +90,16 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
     for manifest in root.datasets.values():
         try:
             table = DatasetReader(workdir, manifest).table_of_files
-        except UserError as error:  # of a dataset that this run did not make
-            logger.warning("what is out of date stays: %s", error)
+        except UserError as error:
+            # The list of a dataset that this run has not made is damaged, so its files are unknown.
+            logger.warning("out-of-date files stay: %s", error)
             return
         keys[manifest.stage] = [record.key for record in table.records]
         named.add(manifest.files.path)
         named.update(file.path for file in table.files)
-    listed = list(_own(workdir))
-    names = [entry.name for entry in listed]
-    abandoned = {entry.name for entry in listed if is_complete and entry.modified < since}
+    listing = list(_list_files(workdir))
+    names = [entry.name for entry in listing]
+    abandoned = {entry.name for entry in listing if is_complete and entry.modified < since}
     work_by_stage = _read_plans(workdir, names, keys, abandoned)
     stale, unfinished = _unpublished_records(names, keys, work_by_stage)
     workdir.delete(*stale)
@@ -110,10 +117,14 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
             return False
         folder, _, rest = name.removeprefix(f"{LEDGER}/").partition("/")
         stage = stage_by_folder.get(folder, folder)
-        # A list of takedowns lies in the ledger itself.
-        return not rest or (
-            stage in keys and bool(work_by_stage[stage].made or not work_by_stage[stage].resumable)
-        )
+        if not rest:
+            # A list of takedowns is in the ledger itself.
+            return True
+        if stage not in keys:
+            return False
+        # A takedown between a killed stage and its continuation must leave what the stage has.
+        work = work_by_stage[stage]
+        return bool(work.made or not work.resumable)
 
     def is_done(name: str) -> bool:
         match = _WORK.fullmatch(name)
@@ -124,11 +135,10 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
     if not any(is_done(name) or is_removable(name) for name in names):
         return
     swap_root(workdir, root, version, run)
-    entries = list(_own(workdir))
-    workdir.delete(
-        *(entry.name for entry in entries if is_removable(entry.name) and entry.modified < since)
-    )
-    workdir.delete(*(entry.name for entry in entries if is_done(entry.name)))
+    listing = list(_list_files(workdir))
+    old_names = [entry.name for entry in listing if entry.modified < since]
+    workdir.delete(*filter(is_removable, old_names))
+    workdir.delete(*(entry.name for entry in listing if is_done(entry.name)))
 
 
 def _read_plans(
@@ -154,12 +164,13 @@ def _read_plans(
     for (stage, _), plans in plans_by_folder.items():
         for plan in plans:
             if plan.keys == keys[stage]:
-                work_by_stage[stage].made.update(plan.make)
+                work_by_stage[stage].made.update(plan.pending)
     for (stage, folder), plans in plans_by_folder.items():
-        work, published = work_by_stage[stage], set(keys[stage])
+        work = work_by_stage[stage]
+        published = set(keys[stage])
         resumable = set()
         for plan in plans:
-            for shard in set(plan.make) - work.made:
+            for shard in set(plan.pending) - work.made:
                 if plan.keys[shard] not in published:
                     resumable.add((shard, plan.keys[shard][:16]))
         work.resumable |= resumable
@@ -171,9 +182,14 @@ def _read_plans(
 def _unpublished_records(
     names: Sequence[str], keys: Mapping[str, list[str]], work_by_stage: Mapping[str, _StageWork]
 ) -> tuple[list[str], list[str]]:
-    """Return the records of keys that are not published: those that nothing needs, and those
-    with which an interrupted stage continues."""
-    published = {stage: {key[:16] for key in of_stage} for stage, of_stage in keys.items()}
+    """Return the records of keys that are not published, by their names.
+
+    The first are those that nothing needs. The second are those with which an interrupted stage
+    continues.
+    """
+    published: dict[str, set[str]] = {}
+    for stage, stage_keys in keys.items():
+        published[stage] = {key[:16] for key in stage_keys}
     stale: list[str] = []
     unfinished: list[str] = []
     for name in names:
@@ -189,10 +205,16 @@ def _unpublished_records(
 
 
 def _is_file(name: str) -> bool:
-    return bool(_OWN.fullmatch(name)) and not _RECORD.fullmatch(name) and not _WORK.fullmatch(name)
+    """Return whether a name is that of a shard's file, a list or an asset."""
+    return (
+        bool(_REMOVABLE.fullmatch(name))
+        and not _RECORD.fullmatch(name)
+        and not _WORK.fullmatch(name)
+    )
 
 
-def _own(workdir: Storage) -> Iterator[Entry]:
+def _list_files(workdir: Storage) -> Iterator[Entry]:
+    """Yield the files of the datasets' folders and of the ledger."""
     for folder in (*DATASETS, "warc", LEDGER):
         for entry in (workdir / folder).walk():
             yield entry._replace(name=f"{folder}/{entry.name}")

@@ -1,5 +1,4 @@
-"""The versions of everything that shapes bytes, in the process that started a run and in its
-workers."""
+"""Compare the versions of everything that shapes bytes between a run's launcher and its workers."""
 
 from __future__ import annotations
 
@@ -16,19 +15,22 @@ from owt_pipeline.errors import UserError
 
 OURS = "owt-pipeline"
 ALWAYS = ("pyarrow",)
-"""Distributions that shape every dataset; a stage names its own (`Stage.libraries`)."""
+"""Distributions that shape every dataset. A stage names others (`Stage.libraries`)."""
+
 SHAPING = (".py", ".sql", ".npz", ".txt", ".toml", ".md", ".html", ".css", ".js")
 """Kinds of files of this package that shape bytes."""
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
-    """The versions of distributions in this process."""
+    """Return the versions of distributions in this process."""
     return {name: _version(name) for name in (*ALWAYS, *names)}
 
 
 def versions_of_everything(names: Iterable[str]) -> dict[str, str]:
-    """The versions of distributions, of Python, and of this code, with a digest, as two wheels
-    may share a number."""
+    """Return the versions of distributions, of Python and of this code.
+
+    The version of this code has a digest, since two wheels may have the same number.
+    """
     python = ".".join(platform.python_version_tuple()[:2])
     return {
         "python": python,
@@ -40,27 +42,29 @@ def versions_of_everything(names: Iterable[str]) -> dict[str, str]:
 def check_versions(expected: Mapping[str, str]) -> None:
     """Raise UserError with both lists if the versions of this process differ from those of the
     run."""
-    found = versions_of_everything(name for name in expected if name not in ("python", OURS))
-    if expected and found != dict(expected):
+    if not expected:
+        return
+    libraries = [name for name in expected if name not in ("python", OURS)]
+    here = versions_of_everything(libraries)
+    if here != dict(expected):
         raise UserError(
             f"a worker on {platform.node()} has other versions of what shapes bytes than the "
-            f"process that started the "
-            f"run. There: {_listed(found, expected)}. Here: {_listed(expected, found)}. Install "
-            f"the same wheel and "
-            "versions in both (constraints.txt)"
+            f"process that started the run. There: {_list_versions(here, expected)}. Here: "
+            f"{_list_versions(expected, here)}. Install the same wheel and versions in both "
+            "(constraints.txt)"
         )
 
 
-def _listed(versions: Mapping[str, str], others: Mapping[str, str]) -> str:
-    """The versions for a message, those that differ from `others` first."""
+def _list_versions(versions: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """Return the versions for a message, those that differ from `others` first."""
     names = sorted(versions, key=lambda name: (versions[name] == others.get(name), name))
     return ", ".join(f"{name} {versions[name]}" for name in names)
 
 
 @functools.cache
 def code_digest() -> str:
-    """Eight hex digits of a digest of this package's code and of the queries, model, lists and
-    templates it reads."""
+    """Return eight hex digits of a digest of this package's code, and of the queries, model,
+    lists and templates that it reads."""
     digest = hashlib.sha256()
     package = sys.modules["owt_pipeline"]
     for module in (package, schemas):

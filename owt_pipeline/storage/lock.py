@@ -1,12 +1,13 @@
-"""The lock of a run's folder: one run at a time. It saves double work; the ledger is right
-without it.
+"""Lock a run's folder, so that one run works on it at a time.
 
-In a folder on a disk it is `flock` on a file, `.lock`, which the kernel frees with the process. In
-a bucket, or where a job on a cluster does the work, it is an object, `.job`: created only if
-absent, and renewed by whoever works (the process that waits for the job, and each worker before a
-part). An object that has not changed for ten minutes, by the clock of the process that watches it,
-can be taken over: clocks of two machines are never compared. That of a single process of this
-machine which has ended can be taken over at once.
+The lock saves double work. The ledger is right without it.
+
+On a disk it is `flock` on a file, `.lock`, which the kernel frees with the process. In a bucket, or
+where a job on a cluster does the work, it is an object, `.job`. It is created only if absent, and
+renewed by whoever works: the process that waits for the job, and each worker before a part. An
+object that has not changed for ten minutes can be taken over. These are measured by the clock of
+the process that watches it: clocks of two machines are never compared. The object of a single
+process of this machine can be taken over as soon as the process has ended.
 """
 
 from __future__ import annotations
@@ -24,21 +25,32 @@ from typing import BinaryIO
 
 import msgspec
 
-from owt_pipeline.errors import JobRuns, LostRun, UserError
+from owt_pipeline.errors import JobRuns, RunSuperseded, UserError
 from owt_pipeline.storage.folder import Storage
 
 logger = logging.getLogger("owt")
 
-FILE, OBJECT = ".lock", ".job"
+FILE = ".lock"
+OBJECT = ".job"
+
 TERM_SECONDS = 600.0
-"""An object that was not renewed for so long can be taken over."""
+"""An object that was not renewed for this time can be taken over."""
+
 RENEW_SECONDS = 60.0
+"""A process renews an object at most once in this time."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Content of the lock: the run's id, its command, process and host, and whether this process
-    is `alone`, without a job whose workers renew the object, too; `renewals` makes each content
-    unique."""
+    """Content of the lock.
+
+    Attributes:
+      run: the run's id.
+      command: its command, without flags.
+      pid: its process.
+      host: the process's machine.
+      alone: whether there is only this process, and no job whose workers renew the object, too.
+      renewals: number of renewals. On S3, equal contents would have equal versions.
+    """
 
     run: str
     command: str
@@ -48,9 +60,9 @@ class Holder(msgspec.Struct, frozen=True):
     renewals: int = 0
 
     def __str__(self) -> str:
-        return f"`{self.command}`" + (
-            f" (process {self.pid} on {self.host.partition('.')[0]})" if self.pid else ""
-        )
+        if not self.pid:
+            return f"`{self.command}`"
+        return f"`{self.command}` (process {self.pid} on {self.host.partition('.')[0]})"
 
 
 class InUse(UserError):
@@ -59,11 +71,10 @@ class InUse(UserError):
 
 @contextlib.contextmanager
 def hold(workdir: Storage, run: str, *, as_object: bool = False) -> Iterator[float]:
-    """Hold the lock on a run's folder, which is created if missing, until the block ends; with
-    JobRuns, the object is left to the job. Gives since when it is held, by the clock of the
-    storage, in seconds since 1970.
+    """Hold the lock on a run's folder, which is created if missing, until the block ends.
 
-    Arguments and errors are those of `take`.
+    If the block raises JobRuns, the object is left to the job. Yields since when the lock is held,
+    in seconds since 1970 by the clock of the storage. Arguments and errors are as of `take`.
     """
     since = take(workdir, run, as_object=as_object)
     try:
@@ -80,15 +91,16 @@ def hold(workdir: Storage, run: str, *, as_object: bool = False) -> Iterator[flo
 
 
 def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
-    """Take the lock for a run; a repeated call has no effect. Returns since when it is held, by
-    the clock of the storage.
+    """Take the lock for a run. A repeated call has no effect.
 
     With `as_object`, and always in a bucket, it is the object, which the job's workers renew
-    (`renew`). Raises InUse, which names the holder, if another run is at work.
+    (`renew`). Returns since when it is held, in seconds since 1970 by the clock of the storage.
+    Raises InUse, which names the holder, if another run is at work.
     """
     is_object = as_object or not workdir.is_local
     if is_object and (since := _held_since(workdir, run)) is not None:
-        return since  # perhaps by another process of the job, which alone can lock the file
+        # Perhaps another process of the job has taken it. Then this one could not lock the file.
+        return since
     since = _flock(workdir, run) if workdir.is_local else 0.0
     try:
         if not is_object:
@@ -124,26 +136,26 @@ def _held_since(workdir: Storage, run: str) -> float | None:
 
 
 def release(workdir: Storage, run: str) -> None:
-    """Release what this process holds, and delete the object unless another run has taken it
-    over."""
+    """Release what this process holds, and delete the object unless another run has it."""
     _unlock(workdir, run)
-    with contextlib.suppress(OSError, UserError):  # without a network, it ends by itself
+    # Without a network, the object ends by itself after ten minutes.
+    with contextlib.suppress(OSError, UserError):
         holder, _ = _read(workdir)
         if holder is not None and holder.run == run:
             workdir.delete(OBJECT)
 
 
+# The files that this process has locked, by absolute path and run.
 _flocked: dict[tuple[str, str], BinaryIO] = {}
-"""The files that this process has locked, by absolute path and run.
-
-A path relative to the current folder becomes absolute when Beam pickles it, and is the same file.
-"""
 
 
 def _flock(workdir: Storage, run: str) -> float:
-    """Lock the file, which is never removed, as another process may have opened it; returns
-    since when it is locked."""
-    if (file := _flocked.get(_place(workdir, run))) is None:
+    """Lock the file, and return since when it is locked.
+
+    It is never removed, as another process may have opened it.
+    """
+    file = _flocked.get(_place(workdir, run))
+    if file is None:
         os.makedirs(workdir.uri, exist_ok=True)
         # Closed by `release`. With a buffer, a full disk would be reported a second time then.
         file = open(workdir.path(FILE), "a+b", buffering=0)  # noqa: SIM115
@@ -172,15 +184,17 @@ def _place(workdir: Storage, run: str) -> tuple[str, str]:
 
 
 def _unlock(workdir: Storage, run: str) -> None:
-    if (file := _flocked.pop(_place(workdir, run), None)) is not None:
+    file = _flocked.pop(_place(workdir, run), None)
+    if file is not None:
         file.truncate(0)
         file.close()
 
 
 def renew(workdir: Storage, run: str, *, look: bool = False) -> None:
-    """Renew the object, at most once a minute per process; meanwhile, it is only read, if `look`.
+    """Renew the object, at most once a minute per process.
 
-    Raises LostRun if it is not this run's: another one has taken it over, and may have ended since.
+    Within that minute it is only read, with `look`, or nothing is done. Raises RunSuperseded if it
+    is not this run's: another run has taken it over, and may have ended since.
     """
     now = time.monotonic()
     is_due = now >= _renewed.get((workdir.uri, run), -RENEW_SECONDS) + RENEW_SECONDS
@@ -188,27 +202,31 @@ def renew(workdir: Storage, run: str, *, look: bool = False) -> None:
         return
     holder, version = _read(workdir)
     if holder is None or holder.run != run:
-        raise LostRun(f"{workdir} was taken over by {holder or 'another run'}; this run stops")
-    if is_due:  # tried once: of many processes, one renews it
+        raise RunSuperseded(
+            f"{workdir} was taken over by {holder or 'another run'}; this run stops"
+        )
+    if is_due:
+        # Tried once: of many processes, one renews it.
         _renewed[workdir.uri, run] = now
         renewed = msgspec.structs.replace(holder, renewals=holder.renewals + 1)
         workdir.swap(OBJECT, msgspec.json.encode(renewed), version)
 
 
-_renewed: dict[
-    tuple[str, str], float
-] = {}  # when this process last renewed an object, by folder and run
+# When this process last renewed an object, by folder and run.
+_renewed: dict[tuple[str, str], float] = {}
 
 
 @contextlib.contextmanager
 def _renewing(workdir: Storage, run: str) -> Iterator[None]:
+    """Renew the object in a thread until the block ends."""
     ended = threading.Event()
 
     def keep() -> None:
         while not ended.wait(RENEW_SECONDS / 4):
             try:
                 renew(workdir, run)
-            except LostRun:  # the parts notice it themselves
+            except RunSuperseded:
+                # The parts notice it themselves.
                 return
             except (OSError, UserError) as error:
                 logger.warning(
@@ -223,8 +241,11 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
 
 
 def _wait_for_end(workdir: Storage) -> bool:
-    """Wait until the object was not renewed for TERM_SECONDS, or its process has ended; False if
-    it is gone. InUse if it is renewed."""
+    """Wait until the object can be taken over.
+
+    That is when it was not renewed for TERM_SECONDS, or when its process has ended. Returns False
+    if there is no object. Raises InUse if it is renewed.
+    """
     holder, version = _read(workdir)
     if version is None:
         return False
@@ -237,16 +258,16 @@ def _wait_for_end(workdir: Storage) -> bool:
     end = time.monotonic() + TERM_SECONDS
     while time.monotonic() < end:
         time.sleep(min(5.0, TERM_SECONDS / 10))
-        seen, now = _read(workdir)
-        if now is None:
+        current_holder, current_version = _read(workdir)
+        if current_version is None:
             return False
-        if now != version:
-            raise _in_use(workdir, seen)
+        if current_version != version:
+            raise _in_use(workdir, current_holder)
     return True
 
 
 def running(workdir: Storage) -> Holder | None:
-    """Who works on the run, as far as one look can tell; None for nobody."""
+    """Return who works on the run, as far as one read shows; None for nobody."""
     if workdir.is_local and workdir.exists(FILE):
         with open(workdir.path(FILE), "rb") as file:
             try:
@@ -258,15 +279,16 @@ def running(workdir: Storage) -> Holder | None:
 
 
 def _has_ended(holder: Holder) -> bool:
-    """Whether the object is that of a single process, which ran on this machine and has ended."""
+    """Return whether the object is that of a single process of this machine which has ended."""
     if not holder.alone or holder.host != socket.gethostname():
         return False
     try:
         os.kill(holder.pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # of another user
-        pass
+    except PermissionError:
+        # The process of another user is alive.
+        return False
     return False
 
 
@@ -285,22 +307,29 @@ def _in_use(workdir: Storage, holder: Holder | None) -> InUse:
 
 
 def _read(workdir: Storage) -> tuple[Holder | None, str | None]:
-    found = workdir.read_version(OBJECT)
-    return (_decoded(found[0]), found[1]) if found else (None, None)
+    """Return the content of the object, None if it is damaged; and its version, None without it."""
+    versioned = workdir.read_version(OBJECT)
+    if versioned is None:
+        return None, None
+    content, version = versioned
+    return _decode(content), version
 
 
 def _content(file: BinaryIO) -> Holder | None:
-    """Who has locked the file; it writes its name just after it has locked it, so that is waited
-    for, for a second."""
+    """Return who has locked the file.
+
+    A process writes its name just after it has locked the file, so this waits for it for a second.
+    """
     for _ in range(20):
         file.seek(0)
-        if holder := _decoded(file.read()):
+        holder = _decode(file.read())
+        if holder is not None:
             return holder
         time.sleep(0.05)
     return None
 
 
-def _decoded(content: bytes) -> Holder | None:
+def _decode(content: bytes) -> Holder | None:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.decode(content, type=Holder)
     return None
@@ -311,7 +340,7 @@ def _me(run: str, *, alone: bool = False) -> Holder:
 
 
 def _command() -> str:
-    """The command without its flags, which may contain secrets."""
+    """Return this process's command without its flags, which may contain secrets."""
     program = os.path.basename(sys.argv[0])
     words = ["owt" if program == "__main__.py" else program, *sys.argv[1:2]]
     return " ".join(word for word in words if not word.startswith("-"))

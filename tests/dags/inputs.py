@@ -17,7 +17,7 @@ PAGES = 12
 
 
 def write_pages(warc: Path) -> list[str]:
-    """Pages of English prose, each of another topic, as a WARC file; returns their URLs."""
+    """Write pages of English prose, each of another topic, as a WARC file; return their URLs."""
     from warcio.statusandheaders import StatusAndHeaders
     from warcio.warcwriter import WARCWriter
 
@@ -46,7 +46,7 @@ def url_of(topic: str) -> str:
 
 
 def write_dump(dump: Path, urls: list[str]) -> None:
-    """A monthly dump of link posts, and of a self post that is none."""
+    """Write a monthly dump of link posts, and of a self post, which is not a link."""
     import zstandard
 
     posts: list[dict[str, Any]] = [

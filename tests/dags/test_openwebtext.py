@@ -27,7 +27,7 @@ TRAINING = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 128, "
 TRAINING |= dict.fromkeys(("max_steps", "save_every", "val_every"), 2)
 
 
-def test_airflow_reads_the_dag_whose_stages_follow_each_other_in_the_pipelines_order(
+def test_airflow_reads_the_stages_in_the_pipelines_order(
     dagbag: Any,
 ) -> None:
     assert dagbag.import_errors == {}
@@ -73,9 +73,7 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(
         params[name] = wrong
 
 
-def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(
-    dag: Any, tmp_path: Path
-) -> None:
+def test_each_task_starts_its_stage_with_the_runs_flags(dag: Any, tmp_path: Path) -> None:
     state, started = commands_of(
         dag,
         tmp_path,
@@ -132,9 +130,7 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(
         assert own_flags(command) == [*dumps, *pages, "--num_shards=4", "--min_tokens=64"]
 
 
-def test_whoever_triggers_a_run_does_not_choose_the_program_that_runs(
-    dag: Any, tmp_path: Path
-) -> None:
+def test_a_run_cannot_choose_the_program_that_is_started(dag: Any, tmp_path: Path) -> None:
     """Neither by the interpreter, which is the deployment's, nor by words that a shell would
     read."""
     assert "python" not in dag.params
@@ -156,11 +152,11 @@ def test_whoever_triggers_a_run_does_not_choose_the_program_that_runs(
 
 
 @pytest.mark.parametrize(("last", "state"), [(0, "success"), (1, "failed")])
-def test_a_stage_on_dataflow_is_deferred_while_its_job_runs_and_ends_as_the_job_does(
+def test_a_stage_on_dataflow_waits_for_its_job_and_ends_like_it(
     dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, state: str
 ) -> None:
     """One command submits, asks, and gets the outcome; meanwhile it ends with 4."""
-    monkeypatch.setattr(type(dag.get_task("collect")), "look_every", timedelta(milliseconds=10))
+    monkeypatch.setattr(type(dag.get_task("collect")), "poll_interval", timedelta(milliseconds=10))
     run = {"run": "gs://b/run", "runner": "DataflowRunner", "beam_flags": {"project": "p"}}
     ended, started = commands_of(
         dag, tmp_path, run, [4, 4, last], mark_success_pattern="(?!collect$).*"
@@ -171,7 +167,7 @@ def test_a_stage_on_dataflow_is_deferred_while_its_job_runs_and_ends_as_the_job_
     assert {"--runner=DataflowRunner", "--project=p", "--no_wait_until_finish"} <= set(started[0])
 
 
-def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_completed_by_another(
+def test_a_second_run_completes_a_failed_one_up_to_the_tokens(
     dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one verifies, publishes to a Hub on loopback, and trains."""
@@ -263,6 +259,6 @@ def commands_of(
 
 
 def own_flags(command: list[str]) -> list[str]:
-    """The flags that belong to one stage alone."""
+    """Return the flags that belong to a single stage."""
     names = ("--dumps", "--links", "--num_shards", "--pages_from", "--min_tokens", "--add")
     return [flag for flag in command if flag.startswith(names)]

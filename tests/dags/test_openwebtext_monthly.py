@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def dags_of(folder: Path, settings: Any) -> Any:
-    """The DAGs of a folder with these settings, as Airflow reads them."""
+    """Return the DAGs of a folder with these settings, as Airflow reads them."""
     from airflow.dag_processing.dagbag import DagBag
 
     shutil.copytree(REPOSITORY / "dags", folder / "dags")
@@ -39,11 +39,11 @@ def monthly(airflow_home: Path, tmp_path: Path) -> Any:
 
 
 def parameters_of(dag: Any, start: datetime) -> Any:
-    """What the run of the interval that begins at `start` gives to `openwebtext`."""
+    """Return the parameters that the interval from `start` on gives to `openwebtext`."""
     return dag.get_task("parameters").python_callable(data_interval_start=start)
 
 
-def test_each_month_is_added_to_those_before_and_waits_for_the_one_before(monthly: Any) -> None:
+def test_each_month_is_added_after_the_months_before_it(monthly: Any) -> None:
     assert parameters_of(monthly, datetime(2023, 12, 1, tzinfo=timezone.utc)) == {
         "run": "/data/run",
         "dumps": ["/data/RS_2023-12.zst"],
@@ -71,7 +71,7 @@ def test_each_month_is_added_to_those_before_and_waits_for_the_one_before(monthl
 
 
 @pytest.mark.timeout(900)  # three runs, on a machine that may be busy
-def test_a_backfill_of_three_months_is_one_run_of_three_generations(
+def test_a_backfill_of_three_months_makes_three_generations(
     airflow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each interval of a backfill, in order: what its task gives to `openwebtext`, and that DAG

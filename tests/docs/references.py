@@ -1,4 +1,4 @@
-"""Finds what texts refer to: files, modules, commands, flags, settings and names.
+"""Finds the references of texts: files, modules, commands, flags, settings and names.
 
 The texts are the pages, the docstrings, comments and string literals of the code, and the comments
 of other files. `references` finds what a text names; `Project` knows what exists.
@@ -69,7 +69,7 @@ class Reference:
 
     Attributes:
       kind: path, file, module, program, command, target, flag, setting, table, name or link.
-      target: what is named. A flag in a command line has its program ("owt ls --json"), a setting
+      target: the name. A flag in a command line has its program ("owt ls --json"), a setting
         in a block of TOML its table ("clean.filters").
     """
 
@@ -117,42 +117,43 @@ def texts_of(path: Path) -> Iterator[Text]:
 
 
 def references(text: Text) -> Iterator[Reference]:
-    """Return what a text refers to."""
+    """Return the references of a text."""
 
-    def found(kind: str, target: str, at: int) -> Reference:
-        return Reference(kind, target, text.path, text.line + text.text.count("\n", 0, at))
+    def refer(kind: str, target: str, position: int) -> Reference:
+        num_lines = text.text.count("\n", 0, position)
+        return Reference(kind, target, text.path, text.line + num_lines)
 
     # Every replacement keeps the length, so that positions still give the line.
     body = STYLE.sub(_blank, text.text).replace("\\\n", "  ")
     for kind, pattern in (("path", PATH), ("file", FILE), ("module", MODULE)):
         for match in pattern.finditer(body):
-            yield found(kind, match[0], match.start())
+            yield refer(kind, match[0], match.start())
     for match in COMMAND.finditer(body):
-        yield found("command", match[1], match.start())
+        yield refer("command", match[1], match.start())
         for flag in FLAG.findall(_rest_of_command(body, match.end())):
-            yield found("flag", f"owt {match[1]} --{flag}", match.start())
+            yield refer("flag", f"owt {match[1]} --{flag}", match.start())
     for match in PROGRAM.finditer(body):
         program = match[1] or match[2].removesuffix(".py").replace("/", ".")
-        yield found("program", program, match.start())
+        yield refer("program", program, match.start())
         for flag in FLAG.findall(_rest_of_command(body, match.end())):
-            yield found("flag", f"{program} --{flag}", match.start())
+            yield refer("flag", f"{program} --{flag}", match.start())
     prose = FENCE.sub(_blank, body) if text.is_page else body
     for match in FLAG.finditer(prose):
-        yield found("flag", f"--{match[1]}", match.start())
+        yield refer("flag", f"--{match[1]}", match.start())
     for match in NAMED_SETTING.finditer(prose):
-        yield found("setting", match[1] or match[2], match.start())
+        yield refer("setting", match[1] or match[2], match.start())
     for match in QUOTED.finditer(prose):
         quoted = match[1]
         if target := TARGET.match(quoted):
-            yield found("target", target[2], match.start())
+            yield refer("target", target[2], match.start())
         if setting := SETTING.match(quoted):
-            yield found("setting", setting[1], match.start())
+            yield refer("setting", setting[1], match.start())
         if table := TABLE.match(quoted):
-            yield found("table", table[1], match.start())
+            yield refer("table", table[1], match.start())
         if NAME.match(quoted.removesuffix("()")):
-            yield found("name", quoted.removesuffix("()"), match.start())
+            yield refer("name", quoted.removesuffix("()"), match.start())
     if text.is_page:
-        yield from _references_of_page(text, found)
+        yield from _references_of_page(text, refer)
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -167,18 +168,18 @@ def _rest_of_command(text: str, start: int) -> str:
 
 
 def _references_of_page(
-    page: Text, found: Callable[[str, str, int], Reference]
+    page: Text, refer: Callable[[str, str, int], Reference]
 ) -> Iterator[Reference]:
     """Return the links and the settings of a page's TOML."""
     for match in LINK.finditer(page.text):
-        yield found("link", f"{match[1]}#{match[2] or ''}", match.start())
+        yield refer("link", f"{match[1]}#{match[2] or ''}", match.start())
     for match in FENCE.finditer(page.text):
         if match[1] == "toml":
             for setting in _settings_of(tomllib.loads(match[2])):
-                yield found("setting", setting, match.start())
+                yield refer("setting", setting, match.start())
         for line in match[2].splitlines():
             if target := TARGET.match(line.strip().removeprefix("$ ")):
-                yield found("target", target[2], match.start())
+                yield refer("target", target[2], match.start())
 
 
 def _settings_of(tables: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -200,8 +201,8 @@ class Project:
         are not known.
       commands: the commands of `owt`.
       tables: the keys of each table of a settings file, such as "clean" and "clean.c4".
-      elsewhere: by kind, what is not a part of this project: names, flags and files of others,
-        and files that commands write.
+      elsewhere: by kind, names outside of this project: names, flags and files of others, and files
+        that commands write.
     """
 
     root: Path
@@ -371,21 +372,21 @@ class _Caught(BaseException):
 
 
 def flags_of_main(main: Callable[[], object]) -> frozenset[str]:
-    """Return the flags of a program, without running it: those of the parser that it makes."""
+    """Return the flags of the parser that a program makes, without running the program."""
     flags: set[str] = set()
 
     def catch(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         flags.update(parser._option_string_actions)
         raise _Caught
 
-    before = argparse.ArgumentParser.parse_known_args
+    original = argparse.ArgumentParser.parse_known_args
     argparse.ArgumentParser.parse_known_args = catch  # type: ignore[assignment,method-assign]
     try:
         main()
     except _Caught:
         pass
     finally:
-        argparse.ArgumentParser.parse_known_args = before  # type: ignore[method-assign]
+        argparse.ArgumentParser.parse_known_args = original  # type: ignore[method-assign]
     return frozenset(flag.removeprefix("--") for flag in flags if flag.startswith("--"))
 
 

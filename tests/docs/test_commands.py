@@ -1,4 +1,4 @@
-"""The documentation's commands do what it says: each page's, in order, in an empty folder."""
+"""The commands of each page work, in order, in an empty folder."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ PRINTING = (
 
 
 def steps(page: Path) -> Iterator[tuple[str, str]]:
-    """Of a page, in order: ("file NAME", its content) and ("run", a command after `$ `, which
-    `\\` continues)."""
+    """Yield ("file NAME", its content) and ("run", a command after `$ `) of a page, in order.
+
+    A `\\` at the end of a line continues a command.
+    """
     for fence in FENCE.finditer(page.read_text()):
         if fence["name"]:
             yield f"file {fence['name']}", fence["body"]
@@ -45,7 +47,7 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
 
 def run_in_shell(command: str, folder: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
         env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
@@ -54,13 +56,12 @@ def run_in_shell(command: str, folder: Path) -> None:
         timeout=1000,
         check=False,
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    assert "Traceback" not in done.stderr
+    assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+    assert "Traceback" not in result.stderr
 
 
 def train_here(command: str) -> None:
-    """Call the modules of the trainer in this process, which has imported torch before, as a
-    shell would."""
+    """Call the trainer's modules as a shell would, in this process, which has imported torch."""
     printed = subprocess.check_output(["bash", "-c", PRINTING + command], text=True)
     for words in printed.rstrip("\n").split("\n\n"):
         module, *arguments = words.split("\n")
@@ -73,8 +74,10 @@ def train_here(command: str) -> None:
 def test_every_command_of_a_page_works(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bucket is a folder here, with a dump in it: no real one can be reached. The tutorial's
-    commands are typed as they stand, also those of the trainer."""
+    """The bucket is a folder with a dump, since no real bucket can be reached.
+
+    The tutorial's commands run as they stand, also the trainer's commands.
+    """
     pytest.importorskip("torch", reason="the tutorial trains")
     monkeypatch.chdir(tmp_path)
     bucket = tmp_path / "bucket"

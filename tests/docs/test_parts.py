@@ -53,8 +53,10 @@ def run(
     page: str = "parts.md",
     **environment: str,
 ) -> str:
-    """Run an example and print what `then` gives; in a folder that holds its input, as a file
-    without a main guard."""
+    """Run an example in a folder with its input; return the printed value of `then`.
+
+    The example is a file without a main guard, as a user may write it.
+    """
     (folder / "example.py").write_text(f"{example(title, page)}\nprint('RESULT', {then})\n")
     variables = {
         **os.environ,
@@ -80,11 +82,12 @@ def test_datasets_polars_and_pandas(folder: Path) -> None:
     unique = len(cleaned) - len(owt.near_duplicates(cleaned, workers=1))
     assert 0 < unique < len(cleaned)
     assert run(folder, "Hugging Face datasets", "len(dataset)") == str(unique)
-    gone = owt.near_duplicates(texts, workers=1)
-    left, kept = len(texts) - len(gone), len(set(gone["kept_row"].to_pylist()))
-    assert run(folder, "Polars", "len(unique), len(clusters)") == f"{left} {kept}"
+    duplicates = owt.near_duplicates(texts, workers=1)
+    num_unique = len(texts) - len(duplicates)
+    num_clusters = len(set(duplicates["kept_row"].to_pylist()))
+    assert run(folder, "Polars", "len(unique), len(clusters)") == f"{num_unique} {num_clusters}"
     assert run(folder, "pandas", "len(pages), pages['date'].iloc[0]").startswith(
-        f"{left} 2020-01-0"
+        f"{num_unique} 2020-01-0"
     )
 
 
@@ -92,10 +95,11 @@ def test_beam(folder: Path) -> None:
     pages = [json.loads(line) for line in (folder / "pages.jsonl").read_text().splitlines()]
     extracted = [owt.extract(page["html"], page["url"]) for page in pages]
     texts = [page.text for page in extracted if page]
-    kept = [text for text in texts if owt.clean(text, min_tokens=50).reason is None]
+    kept_texts = [text for text in texts if owt.clean(text, min_tokens=50).reason is None]
     counted = "[open(name).read().count(chr(10)) for name in ('texts.jsonl', 'rejects.txt')]"
-    assert len(kept) > 0
-    assert run(folder, "Beam", counted) == str([len(kept), len(pages) - len(kept)])
+    num_kept = len(kept_texts)
+    assert num_kept > 0
+    assert run(folder, "Beam", counted) == str([num_kept, len(pages) - num_kept])
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +121,8 @@ def test_datatrove(folder: Path, parts: dict[str, str], small_run: Path) -> None
     assert run(folder, "datatrove", judged, **parts) == "[(False, 'too_short'), True]"
     (folder / "run").symlink_to(small_run)
     rows = sum(pq.ParquetFile(file).metadata.num_rows for file in (small_run / "corpus").iterdir())
-    found = "len(documents), len({document.id for document in documents})"
-    assert run(folder, "datatrove", found, page="coming-from.md", **parts) == f"{rows} {rows}"
+    counted = "len(documents), len({document.id for document in documents})"
+    assert run(folder, "datatrove", counted, page="coming-from.md", **parts) == f"{rows} {rows}"
 
 
 def test_pyspark(folder: Path, parts: dict[str, str], small_run: Path) -> None:  # noqa: F811
@@ -140,9 +144,9 @@ def test_pyspark(folder: Path, parts: dict[str, str], small_run: Path) -> None: 
 
 
 def test_ray_data(folder: Path, parts: dict[str, str]) -> None:
-    kept = sum(owt.clean(text, min_tokens=50).reason is None for text in texts_of(folder))
-    assert kept > 0
-    assert run(folder, "Ray Data", "kept.count()", **parts) == str(kept)
+    num_kept = sum(owt.clean(text, min_tokens=50).reason is None for text in texts_of(folder))
+    assert num_kept > 0
+    assert run(folder, "Ray Data", "kept.count()", **parts) == str(num_kept)
 
 
 NOTEBOOK = ROOT / "docs" / "notebooks" / "parts.ipynb"

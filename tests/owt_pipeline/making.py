@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
-from owt_pipeline.ledger.commit import Place, ShardWriter, publish_dataset
+from owt_pipeline.ledger.commit import RecordPath, ShardWriter, publish_dataset
 from owt_pipeline.ledger.dataset import Outcome
 from owt_pipeline.ledger.root import change_root
 from owt_pipeline.storage.folder import Storage
@@ -28,7 +28,7 @@ def write_dataset(
     records = []
     for shard in range(num_shards):
         about = DATASETS[dataset]
-        place = Place(workdir / f".records/{uuid4()}", shard)
+        place = RecordPath(workdir / f".records/{uuid4()}", shard)
         outputs = (
             {"train": about.schema, "val": about.schema}
             if dataset == "tokens"
@@ -74,7 +74,7 @@ def publish_rows(
     """Write a dataset of one shard, in place of one that is there, without a pipeline; fields
     not given are empty."""
     schema = DATASETS[dataset].schema
-    place = Place(workdir / f".records/{uuid4()}", 0)
+    place = RecordPath(workdir / f".records/{uuid4()}", 0)
     with ShardWriter(workdir, place, {"": schema}, dataset=dataset) as writer:
         add_rows(writer, dataset, rows, rejects)
     return _publish(workdir, dataset, [writer.record], **about)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from owt_pipeline.engine import lifecycle, parts, plan, runner
+from owt_pipeline.engine import lifecycle, parts, plan, runner, stage_work
 from owt_pipeline.formats import forgotten_texts, takedowns
 from owt_pipeline.ledger import dataset, root
 from owt_pipeline.storage import lock
@@ -21,7 +21,7 @@ def forget_processes() -> None:
     takedowns._index.cache_clear()
     forgotten_texts.read_forgotten.cache_clear()
     plan._warn_once.cache_clear()
-    plan._opened = None
+    stage_work._opened = None
     root._checked.clear()
     for value in vars(dataset).values():
         if hasattr(value, "cache_clear"):
@@ -32,7 +32,7 @@ def forget_processes() -> None:
 def without_runner() -> Iterator[None]:
     """Run the stages without Beam's runner, in a third of the time."""
     original = runner._run_locally
-    plan_stage = plan.plan_stage
+    plan_stage = stage_work.plan_stage
 
     def run_here(stages: Any, runtime: Any, version: str | None) -> None:
         for number, (stage, options) in enumerate(stages):

@@ -111,7 +111,7 @@ def check_forgotten(run: Path, run_without: Path) -> None:
         (f"{_FORGET}.write_takedowns", "after", False),
         (f"{_FORGET}.change_root", "after", True),
         (f"{_FORGET}.run_stages", "before", True),
-        ("owt_pipeline.engine.runner.look", "before", True),
+        ("owt_pipeline.engine.runner.plan_stages", "before", True),
     ],
 )
 @pytest.mark.parametrize("command", ["run", pytest.param("forget", marks=pytest.mark.slow)])

@@ -4,70 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from owt_pipeline.cli import main
-from tests.owt_pipeline.runs import ask_owt, copy_of, files_of, run_here
-
-Words = list[object]
-_COMMAND = re.compile(r"`(owt [^`]+)`")
-_RENAMING = re.compile(r"rename its column (\S+) to (\w+)")
-_FLAG = re.compile(r"(?:give|with) (--\w+)\b(?! \S+ is)")
-_EXAMPLE_OF_FLAG = re.compile(r"(--\w+): [^;]+; give .*, as in ('[^']+')")
-_SPELLING = re.compile(r"did you mean '?(-*\w+)")
-
-
-def attempt(words: Words) -> tuple[int, str]:
-    """Run `owt` in this process; return its exit code and what it printed."""
-    codes: list[int] = []
-
-    def run() -> int:
-        codes.append(main([str(word) for word in words]))
-        return 0
-
-    output = run_here(run)
-    return codes[0], output
-
-
-def follow(message: str, words: Words, table: Path | None = None) -> Words:
-    """Do what a message advises; return the words of the command to run again.
-
-    Commands are executed as they stand. A flag, or a spelling, goes into the returned command. A
-    column is renamed in `table`. Fails if the message advises nothing of these.
-    """
-    if renaming := _RENAMING.search(message):
-        assert table is not None
-        table.write_text(table.read_text().replace(renaming[1], renaming[2], 1))
-        return words
-    if commands := _COMMAND.findall(message):
-        for command in commands:
-            _, output = attempt(list(shlex.split(command)[1:]))
-            assert "owt: error" not in output, f"{command}: {output}"
-        return words
-    if example := _EXAMPLE_OF_FLAG.search(message):
-        return [*words, example[1], *shlex.split(example[2])]
-    if spelling := _SPELLING.search(message):
-        wrong = next(word for word in words if f"{word}" in message and word != "run")
-        return [spelling[1] if word == wrong else word for word in words]
-    flag = _FLAG.search(message)
-    assert flag is not None, f"nothing is advised: {message}"
-    return [*words, flag[1]]
-
-
-def heal(words: Words, expected: str, table: Path | None = None) -> str:
-    """Run a command that fails, do what it advises, run it again; return the first output."""
-    code, output = attempt(words)
-    assert code != 0, output
-    assert expected in output
-    message = output[output.index(expected) :]
-    code, again = attempt(follow(message, words, table))
-    assert code == 0, f"{output}\nafter what it advises: {again}"
-    return output
+from tests.advice import advising_messages
+from tests.conftest import REPOSITORY
+from tests.owt_pipeline.remedies import COMMAND, Words, attempt, heal, make_run
+from tests.owt_pipeline.runs import ask_owt, copy_of, files_of
 
 
 def write_dump(path: Path, number: int) -> Path:
@@ -84,12 +30,7 @@ def write_dump(path: Path, number: int) -> Path:
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of the demo's pages, with settings of its own. Its path has a space."""
-    folder = tmp_path_factory.mktemp("remedies") / "my inputs"
-    ask_owt("demo", "--write_inputs", folder)
-    run = folder / "a run"
-    sources = ("--dumps", folder / "RS_demo.zst", "--pages_from", folder / "demo.warc.gz")
-    ask_owt("run", run, *sources, "--num_shards", 2, "--min_tokens", 64, "--workers", 1)
-    return run
+    return make_run(tmp_path_factory.mktemp("remedies"))
 
 
 @pytest.fixture
@@ -150,7 +91,7 @@ def test_a_second_month_is_added(
     code, output = attempt(["run", run, "--dumps", *dumps, "--until", "collect"])
     assert code == 1
     assert f"owt run {shlex.quote(str(run))} --add --dumps {shlex.quote(str(month(2)))}" in output
-    (command,) = _COMMAND.findall(output)
+    (command,) = COMMAND.findall(output)
     assert attempt([*shlex.split(command)[1:], "--until", "collect"])[0] == 0
     assert attempt(["run", run, "--until", "collect"])[0] == 0
 
@@ -164,7 +105,7 @@ def test_a_second_source_of_another_kind_is_added(
     ask_owt("run", run, "--dumps", month(1), "--until", "collect")
     source = links if flag == "--links" else finished_run.parent / "demo.warc.gz"
     _, output = attempt(["run", run, flag, source, "--until", "collect"])
-    (command,) = _COMMAND.findall(output)
+    (command,) = COMMAND.findall(output)
     assert shlex.split(command)[3:] == ["--add", flag, str(source)]
     assert attempt([*shlex.split(command)[1:], "--until", "collect"])[0] == 0
 
@@ -184,7 +125,7 @@ def test_settings_name_a_source_again(tmp_path: Path, month: Callable[[int], Pat
     (run / "settings.toml").write_text(f'[collect]\ndumps = ["{month(1)}"]\n')
     code, output = attempt(["run", run, "--until", "collect"])
     assert (code, "the settings do not name" in output) == (1, True)
-    (command,) = _COMMAND.findall(output)
+    (command,) = COMMAND.findall(output)
     assert attempt([*shlex.split(command)[1:], "--until", "collect"])[0] == 0
     assert attempt(["run", run, "--until", "collect"])[0] == 0
 
@@ -243,3 +184,41 @@ def test_a_larger_val_fraction_fills_val(run: Path) -> None:
     assert "val/ is empty at --val_fraction" in output
     code, output = attempt(["run", run, "--val_fraction", "0.5", "--workers", "1"])
     assert (code, "val/ is empty" in output) == (0, False)
+
+
+TABLE = Path(__file__).with_name("remedies.txt")
+"""For each message that advises something: a part of it, and the test that does it, or why none."""
+
+
+def remedies() -> list[tuple[str, str]]:
+    """Return the table's rows: a part of a message, and what shows that its advice works."""
+    rows = []
+    for line in TABLE.read_text().splitlines():
+        if line and not line.startswith("#"):
+            part, _, shown_by = line.rpartition(" => ")
+            rows.append((part, shown_by))
+    return rows
+
+
+def test_each_message_that_advises_has_a_test_of_its_remedy() -> None:
+    """A new message needs a row in remedies.txt, and a test that does what it advises."""
+    rows = remedies()
+    messages = advising_messages(REPOSITORY)
+    without = [
+        f"{place}: {message}"
+        for message, place in messages.items()
+        if not any(part in message for part, _ in rows)
+    ]
+    assert without == [], "add these to remedies.txt"
+    stale = [part for part, _ in rows if not any(part in message for message in messages)]
+    assert stale == [], "no message has these any more"
+
+
+def test_each_test_of_a_remedy_exists() -> None:
+    tests = {path: path.read_text() for path in (REPOSITORY / "tests").rglob("test_*.py")}
+    for part, shown_by in remedies():
+        if shown_by.startswith("by hand: "):
+            continue
+        name, _, function = shown_by.partition("::")
+        files = [text for path, text in tests.items() if path.name == name]
+        assert any(f"def {function}(" in text for text in files), (part, shown_by)

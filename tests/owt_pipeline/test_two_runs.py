@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from owt_pipeline.errors import JobRuns, LostRun, UserError
+from owt_pipeline.errors import JobRuns, RunSuperseded, UserError
 from owt_pipeline.ledger.root import COPY, change_root, read_manifest, read_root
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
@@ -125,7 +125,7 @@ def test_an_object_that_is_not_renewed_is_taken_over(monkeypatch: pytest.MonkeyP
         lock.take(run, "two")  # again, as a runner does
         assert 1.5 < time.monotonic() - started < 60
         monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
-        with pytest.raises(LostRun, match="was taken over by"):
+        with pytest.raises(RunSuperseded, match="was taken over by"):
             lock.renew(run, "one")
         lock.release(run, "one")
         assert running(run) is not None
@@ -142,7 +142,7 @@ def test_a_job_that_nobody_waits_for_keeps_the_lock_until_it_ends(tmp_path: Path
     assert run.exists(lock.OBJECT)
     lock.take(run, "one", as_object=True)  # as the job does, in another process
     lock.release(run, "one")
-    with lock.hold(run, "two", as_object=True), pytest.raises(LostRun):
+    with lock.hold(run, "two", as_object=True), pytest.raises(RunSuperseded):
         lock.renew(run, "one")
     assert not run.exists(lock.OBJECT)
 

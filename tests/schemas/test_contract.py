@@ -38,7 +38,7 @@ numbers = st.integers(0, 2**62)
 
 @st.composite
 def file_tables(draw: st.DrawFn) -> FileTable:
-    """The files of a few shards, at least one of each, and of the complete dataset."""
+    """Draw the files of a few shards, at least one of each, and of the complete dataset."""
     paths = draw(st.lists(names, min_size=1, max_size=12, unique=True))
     files = [
         ShardFile(
@@ -183,7 +183,7 @@ IDS = st.lists(st.integers(0, 2**64 - 1), max_size=50)
 
 
 @given(IDS, IDS, st.floats(0, 1), st.floats(0, 1))
-def test_neither_other_documents_nor_a_larger_fraction_moves_one_out_of_validation(
+def test_a_document_never_moves_out_of_validation(
     ids: list[int], others: list[int], one: float, other: float
 ) -> None:
     url_ids = np.array(others + ids, np.uint64)

@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A byte-level BPE of 400 entries, end-of-text last, trained on this file."""
+    """Return a byte-level BPE of 400 entries, end-of-text last, trained on this file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -64,8 +64,10 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def write_tokens(tokenizer_file: Path) -> WriteTokens:
-    """`write_token_dataset` with the test's tokenizer: `write(folder, train, val=…, shards=2,
-    kind=…)`."""
+    """Return `write(folder, train, val=…, shards=2, kind=…)`.
+
+    It is `write_token_dataset` with the test's tokenizer.
+    """
 
     def write(
         folder: Path,
@@ -89,8 +91,10 @@ def write_token_dataset(
     shards: int,
     kind: type[np.integer[Any]] = np.uint16,
 ) -> Path:
-    """Write documents as a tokens/ folder, in batches of three; a document's url_id is its place
-    in its split."""
+    """Write documents as a tokens/ folder, in batches of three.
+
+    A document's url_id is its place in its split.
+    """
     from tokenizers import Tokenizer
 
     parts: dict[str, list[Shard]] = {}
@@ -117,8 +121,10 @@ def edit_manifest(tokens: Path, change: Callable[[dict[str, Any]], object]) -> N
 
 @pytest.fixture
 def text_tokens(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path) -> Path:
-    """tokens/ of the sentences of this repository's own sources: 60 documents to train on, 10 to
-    validate."""
+    """Return tokens/ of the sentences of this repository's own sources.
+
+    It has 60 documents to train on and 10 to validate.
+    """
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
@@ -130,31 +136,31 @@ def text_tokens(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path)
 
 
 def small_config(data: Path | str, out: Path, **settings: Any) -> TrainConfig:
-    """A run of a model of two layers of width 32, on the CPU."""
+    """Return a run of a model of two layers of width 32, on the CPU."""
     own = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 512, "device": "cpu"}
     return TrainConfig(data=(str(data),), out=str(out), **own | settings)
 
 
 def generate(model: GPT, prompt: Sequence[int], max_tokens: int, **how: Any) -> list[int]:
-    """The ids that continue one prompt."""
+    """Return the ids that continue one prompt."""
     written = model.generate(torch.tensor([list(prompt)]), max_tokens, **how)
     return written[0, len(prompt) :].tolist()
 
 
 def sampler_of(corpora: Corpora, name: str, context: int, seed: int, **settings: Any) -> Sampler:
-    """The training samples of corpora, by the settings of a run."""
+    """Return the training samples of corpora, by the settings of a run."""
     own = {"sampler": name, "context": context, "seed": seed, **settings}
     return corpora.sampler(TrainConfig(data=("",), out="", **own))
 
 
 def records_of(run: Path | str) -> list[dict[str, Any]]:
-    """What a run has logged of its steps."""
+    """Return the records of a run's steps."""
     return [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
-    """A run of eight steps, of which each second one is saved."""
+    """Return a run of eight steps, of which each second one is saved."""
     return small_config(text_tokens, tmp_path / "run", max_steps=8, save_every=2)
 
 
@@ -193,7 +199,7 @@ class TrainerProcess:
         return {**os.environ, **own}
 
     def run(self, *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
-        """With a time limit for a machine that may be busy."""
+        """Run a command, with a time limit for a machine that may be busy."""
         pipes: dict[str, Any] = {"capture_output": True, "text": True, "env": self.environment()}
         return subprocess.run(self.command(*arguments, **how), timeout=500, check=False, **pipes)
 

@@ -26,7 +26,7 @@ from trainer.model import ModelConfig
 from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
 from trainer.tools import documents, export
-from trainer.training import Diverged, train
+from trainer.train import Diverged, train
 
 
 def run_of(config: TrainConfig) -> Path:
@@ -56,7 +56,7 @@ def remove(config: TrainConfig, *numbers: int) -> None:
     newest.write_text(left[-1].name) if left else newest.unlink()
 
 
-def test_the_newest_checkpoints_are_kept_and_their_files_have_the_same_permissions(
+def test_the_newest_checkpoints_stay_with_equal_permissions(
     config: TrainConfig,
 ) -> None:
     train(dataclasses.replace(config, max_steps=10))
@@ -87,7 +87,7 @@ def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_fil
                 checkpoint.read_record(folder)
 
 
-def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(
+def test_damaged_later_checkpoints_displace_no_intact_ones(
     config: TrainConfig,
 ) -> None:
     train(config)
@@ -134,7 +134,7 @@ def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Pa
     assert found + 1 == 25
 
 
-def test_a_checkpoint_written_in_the_background_has_the_state_of_its_step(
+def test_a_background_checkpoint_has_the_state_of_its_step(
     tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, model = threading.Event(), torch.nn.Linear(3, 1, bias=False)
@@ -179,7 +179,7 @@ def test_the_last_step_is_saved_before_its_validation(
     def out_of_memory(*arguments: object) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("trainer.training.validation_loss", out_of_memory)
+    monkeypatch.setattr("trainer.train.validation_loss", out_of_memory)
     with pytest.raises(MemoryError, match="micro_batch"):
         train(dataclasses.replace(config, max_steps=3, save_every=0))
     assert steps(config) == [3]
@@ -190,7 +190,7 @@ def test_the_last_step_is_saved_before_its_validation(
 def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.StopSignals.received", "SIGTERM")
+    monkeypatch.setattr("trainer.train.StopSignals.received", "SIGTERM")
     train(dataclasses.replace(config, val_every=1))
     assert steps(config) == [1]
     assert "val_loss" not in records_of(config.out)[-1]
@@ -210,9 +210,7 @@ def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfi
 
 
 @pytest.mark.parametrize("killed", [2, 8])
-def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(
-    config: TrainConfig, killed: int
-) -> None:
+def test_a_checkpoint_that_was_interrupted_is_ignored(config: TrainConfig, killed: int) -> None:
     """The first of a run, or a later one."""
     train(dataclasses.replace(config, max_steps=killed))
     (run_of(config) / f"step-{killed:08d}").rename(run_of(config) / f".step-{killed:08d}.part")
@@ -222,7 +220,7 @@ def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(
     assert not list(run_of(config).glob(".*"))
 
 
-def test_a_newest_checkpoint_that_is_gone_or_damaged_is_reported_and_not_exported_in_silence(
+def test_a_lost_newest_checkpoint_is_reported_and_not_exported(
     config: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     train(config)
@@ -270,7 +268,7 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainCo
 
 
 @pytest.mark.parametrize("left", ["no folder", "an empty folder", "metrics of before"])
-def test_a_run_of_which_only_the_metrics_are_left_does_not_start_over(
+def test_a_run_with_only_its_metrics_left_does_not_start_over(
     config: TrainConfig, left: str
 ) -> None:
     train(dataclasses.replace(config, max_steps=3, save_every=0))
@@ -322,7 +320,7 @@ def test_a_run_with_other_settings_is_not_resumed(
         train(dataclasses.replace(config, **change))
 
 
-def test_a_longer_run_continues_and_says_what_changed_and_a_finished_one_does_nothing(
+def test_a_longer_run_continues_and_a_finished_one_does_nothing(
     config: TrainConfig, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=4))
@@ -339,7 +337,7 @@ def test_a_longer_run_continues_and_says_what_changed_and_a_finished_one_does_no
     assert (Path(config.out) / "metrics.jsonl").read_text() == lines
 
 
-def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkpoint(
+def test_a_loss_of_nan_stops_the_run_and_names_the_step(
     config: TrainConfig,
 ) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
@@ -402,9 +400,7 @@ def test_a_new_run_takes_the_optimizers_state_with_the_weights(
     assert f"weights from {config.out}" in capsys.readouterr().out
 
 
-def test_finetuning_starts_from_the_weights_for_one_epoch_of_linear_decay(
-    config: TrainConfig, tmp_path: Path
-) -> None:
+def test_finetuning_is_one_epoch_of_linear_decay(config: TrainConfig, tmp_path: Path) -> None:
     train(config)
     tuned = dataclasses.replace(
         config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=0
@@ -436,7 +432,7 @@ def test_every_optimizer_learns_and_resumes_to_the_same_loss(
     assert train(config) == last
 
 
-def test_bfloat16_and_recomputed_activations_hardly_change_the_loss(
+def test_bfloat16_and_recomputation_hardly_change_the_loss(
     config: TrainConfig, tmp_path: Path
 ) -> None:
     changes: dict[str, Any] = {"dtype": "bfloat16", "checkpoint_activations": True}
@@ -454,7 +450,7 @@ def test_adafactors_reported_rate_is_the_one_applied(
 
 
 @pytest.mark.parametrize("context", [8, 16, 31])
-def test_finetuning_with_a_shorter_context_keeps_its_first_positions(
+def test_a_shorter_context_keeps_the_first_positions(
     config: TrainConfig, tmp_path: Path, context: int, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=2))
@@ -492,5 +488,6 @@ def test_beta2_changes_the_second_step(config: TrainConfig, tmp_path: Path, opti
         out = str(tmp_path / f"{beta2}")
         train(dataclasses.replace(config, out=out, beta2=beta2, optimizer=optimizer, max_steps=3))
         losses.append([record["loss"] for record in records_of(out)])
-    assert losses[0][:2] == losses[1][:2]
-    assert losses[0][2] != losses[1][2]
+    # The first update is the same but for its rounding: beta2 cancels out.
+    assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-6)
+    assert losses[0][2] != pytest.approx(losses[1][2], rel=1e-6)

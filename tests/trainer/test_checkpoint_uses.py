@@ -24,14 +24,14 @@ from trainer.tools.evaluate import (
     score_text,
     text_windows,
 )
-from trainer.training import train
+from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def run(text_tokens: Path, tmp_path: Path) -> Path:
-    """A short run of a small model, with its last checkpoint."""
+    """Return a short run of a small model, with its last checkpoint."""
     train(small_config(text_tokens, tmp_path / "run", max_steps=30))
     return tmp_path / "run"
 
@@ -46,7 +46,7 @@ def model() -> GPT:
     return model
 
 
-def test_greedy_text_is_that_without_a_cache_and_a_full_context_continues_from_its_latest_half(
+def test_greedy_text_is_as_without_a_cache_past_the_context_too(
     model: GPT,
 ) -> None:
     ids = [1, 2, 3]
@@ -110,7 +110,7 @@ def test_the_sample_command_writes_text_after_each_prompt(run: Path, capsys: Cap
 
 
 @given(n=st.integers(1, 60), context=st.integers(1, 20), stride=st.integers(1, 20))
-def test_text_windows_predict_each_token_once_with_the_context_they_promise(
+def test_text_windows_predict_each_token_once_with_context(
     n: int, context: int, stride: int
 ) -> None:
     stride = min(stride, context)
@@ -123,7 +123,7 @@ def test_text_windows_predict_each_token_once_with_the_context_they_promise(
     assert predicted == list(range(1, n + 1))
 
 
-def test_perplexities_and_bits_are_of_the_tokens_words_and_bytes_of_a_text(
+def test_perplexities_are_of_a_texts_tokens_words_and_bytes(
     tokenizer_file: Path,
 ) -> None:
     text, tokenizer = "def main(): return 1", Tokenizer(tokenizer_file)
@@ -140,7 +140,7 @@ def test_perplexities_and_bits_are_of_the_tokens_words_and_bytes_of_a_text(
 
 
 @pytest.mark.slow
-def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
+def test_evaluate_gives_trainings_validation_loss_on_two_ranks(
     run: Path, text_tokens: Path, trainer: Any, capsys: Capture
 ) -> None:
     last = records_of(run)[-1]
@@ -162,7 +162,7 @@ def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
         assert 1 < result["perplexity"] < 400
 
 
-def test_transformers_loads_an_exported_model_and_generates_the_same_text(
+def test_transformers_generates_an_exported_models_text(
     run: Path, tmp_path: Path, text_tokens: Path, capsys: Capture
 ) -> None:
     transformers = pytest.importorskip(
@@ -226,7 +226,7 @@ def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
     assert f"which is not that of {folder}" in error
 
 
-def test_wikitext_is_measured_by_its_words_and_line_ends_and_becomes_running_text() -> None:
+def test_wikitext_is_measured_by_its_words_and_line_ends() -> None:
     tokens = (
         " = Boulter = \n \n He 's a poet @-@ actor , won 1 @,@ 000 ( a thousand ) at \" The "
         'Bill " . \n = = Life = = \n'
@@ -238,7 +238,7 @@ def test_wikitext_is_measured_by_its_words_and_line_ends_and_becomes_running_tex
 
 
 @torch.no_grad()
-def test_rows_of_a_batch_are_written_as_each_alone_and_end_at_stop(model: GPT) -> None:
+def test_rows_of_a_batch_are_independent_and_end_at_stop(model: GPT) -> None:
     prompts = torch.tensor([[1, 2, 3], [7, 8, 9], [4, 4, 4]])
     together = model.generate(prompts, 10, temperature=0)
     for prompt, row in zip(prompts, together, strict=True):

@@ -17,14 +17,14 @@ from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, text_windows
-from trainer.training import train
+from trainer.train import train
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    """Parts of this repository's own sources."""
+    """Return parts of this repository's own sources."""
     joined = "\n\n".join(
         path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py"))
     )
@@ -32,7 +32,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
+def test_shuffled_characters_score_worse_and_a_copy_the_same(
     tmp_path: Path,
     write_tokens: WriteTokens,
     tokenizer_file: Path,
@@ -139,8 +139,10 @@ def test_a_set_of_texts_in_another_format_is_refused(
 def _models(
     draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int
 ) -> list[list[Score]]:
-    """Scores of both corpora, whose true difference is `effect`, with chance by seeds and by
-    texts."""
+    """Return scores of both corpora, with chance by seeds and by texts.
+
+    Their true difference is `effect`.
+    """
     sizes = draw.integers(200, 4000, texts).astype(float)
     common, gains = draw.normal(2, 0.3, texts), draw.normal(effect, 0.05, texts)
     made: list[list[Score]] = [[], []]
@@ -152,7 +154,7 @@ def _models(
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 8])
-def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(seeds: int) -> None:
+def test_equal_corpora_differ_in_one_of_twenty_comparisons(seeds: int) -> None:
     draw = np.random.default_rng(seeds)
     for of_seeds in (0.0005, 0.02):
         named = sum(
@@ -164,7 +166,7 @@ def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(se
         assert named <= 400 * 0.05 + 3 * math.sqrt(400 * 0.05 * 0.95)
 
 
-def test_a_difference_larger_than_both_kinds_of_chance_is_found_with_the_right_sign() -> None:
+def test_a_difference_larger_than_chance_has_the_right_sign() -> None:
     draw = np.random.default_rng(0)
     assert difference(*_models(draw, 0.05, 0.003, 3, 200)).verdict("a", "b") == "a is better"
     assert difference(*_models(draw, -0.05, 0.003, 3, 200)).verdict("a", "b") == "b is better"

@@ -22,14 +22,14 @@ from trainer import checkpoint
 from trainer.corpora import open_corpora
 from trainer.shards import ShardError
 from trainer.tools import evaluate
-from trainer.training import main
+from trainer.train import main
 
 CONTEXT = 16
 
 
 @pytest.fixture
 def folders(tmp_path: Path, write_tokens: WriteTokens) -> list[str]:
-    """Three corpora; every token of corpus k is k, so that a window says where it is from."""
+    """Return three corpora. Every token of corpus k is k, so that a window shows its origin."""
     return [
         str(
             write_tokens(
@@ -90,7 +90,10 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """`run(out, steps, data…)`: the training command, its context 16 and its batch 8 samples."""
+    """Return `run(out, steps, data…)`: the training command.
+
+    Its context is 16 and its batch 8 samples.
+    """
 
     def run(out: str, steps: int, *data: str, more: Sequence[str] = ()) -> int:
         shape = [
@@ -145,7 +148,7 @@ def test_other_data_is_refused_when_a_run_resumes(
     assert run("run", 4, f"{moved}=0.5", data[1]) == 0
 
 
-def test_a_run_whose_tokens_have_grown_goes_on_with_those_that_it_began_with(
+def test_a_run_goes_on_with_its_tokens_after_they_have_grown(
     tmp_path: Path, write_tokens: WriteTokens, run: Run, capsys: Capture
 ) -> None:
     first, second = [[k + 1] * 60 for k in range(8)], [[k + 101] * 60 for k in range(8)]
@@ -180,7 +183,7 @@ def test_a_dataset_of_which_nothing_will_be_read_is_named(
 
 
 @pytest.mark.parametrize("again", ["{0}", "{0}/", "{0}/../tokens", "link"])
-def test_a_dataset_that_is_named_twice_is_refused_however_its_path_is_written(
+def test_a_dataset_that_is_named_twice_by_any_path_is_refused(
     folders: list[str], tmp_path: Path, again: str
 ) -> None:
     (tmp_path / "link").symlink_to(Path(folders[0]).parent)
@@ -190,7 +193,7 @@ def test_a_dataset_that_is_named_twice_is_refused_however_its_path_is_written(
             open_corpora(data)
 
 
-def test_data_with_another_tokenizer_or_end_of_text_is_refused_when_a_run_resumes_or_is_evaluated(
+def test_data_with_another_tokenizer_or_end_of_text_is_refused(
     folders: list[str], tmp_path: Path, run: Run, capsys: Capture
 ) -> None:
     assert run("run", 2, folders[0]) == 0

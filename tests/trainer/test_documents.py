@@ -23,8 +23,10 @@ LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
 def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """(a window (1, T), its documents): the first is the rest of one, the others begin with
-    end-of-text."""
+    """Return a window (1, T) and its documents.
+
+    The first is the rest of one, the others begin with end-of-text.
+    """
     generator = torch.Generator().manual_seed(seed)
     parts = [torch.randint(EOT, (length,), generator=generator) for length in lengths]
     documents = [parts[0]] + [torch.cat([torch.tensor([EOT]), part]) for part in parts[1:]]
@@ -34,9 +36,7 @@ def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
-def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(
-    lengths: list[int], seed: int
-) -> None:
+def test_with_the_mask_a_documents_logits_ignore_the_others(lengths: list[int], seed: int) -> None:
     """With rotary positions, which are relative: learned ones continue over the window."""
     torch.manual_seed(0)
     model = GPT(dataclasses.replace(SHAPE, rope=True)).eval()
@@ -58,7 +58,7 @@ def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("lengths", [[0, 5, 0, 12, 9], [30, 4]], ids=str)
-def test_flex_attention_gives_the_same_logits_as_the_boolean_mask(lengths: list[int]) -> None:
+def test_flex_attention_gives_the_boolean_masks_logits(lengths: list[int]) -> None:
     torch.manual_seed(0)
     model = GPT(SHAPE).eval()
     window, _ = packed_window(lengths)

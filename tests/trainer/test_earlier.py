@@ -20,7 +20,7 @@ from tests.trainer.conftest import Capture, records_of
 from trainer.checkpoint import RECORD, Record
 from trainer.config import TrainConfig
 from trainer.tools import compare, documents, evaluate, export
-from trainer.training import main, train
+from trainer.train import main, train
 
 SETTINGS = {
     "preset": "tiny",

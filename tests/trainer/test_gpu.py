@@ -21,7 +21,7 @@ from trainer.model import GPT, ModelConfig
 from trainer.tools import evaluate, sample
 from trainer.tools.evaluate import EvaluateOptions
 from trainer.tools.sample import SampleOptions
-from trainer.training import train
+from trainer.train import train
 
 pytestmark = pytest.mark.gpu
 
@@ -68,7 +68,7 @@ def test_compiled_bfloat16_trains_as_the_cpu_in_float32(
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_a_masked_run_compiles_once_for_training_and_once_for_validation(
+def test_a_masked_run_compiles_for_training_and_validation_only(
     config: TrainConfig, recomputed: bool
 ) -> None:
     """Micro-batches and validation windows that do not divide, a mask of its own for each batch."""
@@ -101,7 +101,7 @@ def test_masked_loss_and_gradients_are_those_of_the_cpu(compiled: str) -> None:
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-2, atol=1e-4)
 
 
-def test_compiled_masks_are_those_of_plain_code_and_compiled_once() -> None:
+def test_compiled_masks_equal_plain_ones_and_compile_once() -> None:
     for seed in range(3):
         ids = torch.randint(203, (4, 256), generator=torch.Generator().manual_seed(seed))
         numbers = (ids == 202).cumsum(1)
@@ -110,7 +110,7 @@ def test_compiled_masks_are_those_of_plain_code_and_compiled_once() -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_a_checkpoint_is_copied_through_pinned_memory_and_has_the_state_of_its_step(
+def test_a_checkpoint_through_pinned_memory_is_of_its_step(
     tmp_path: Path, tokenizer_file: Path
 ) -> None:
     saver, model = (

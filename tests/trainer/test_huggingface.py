@@ -29,7 +29,7 @@ SHAPE = {"vocab_size": 512, "n_positions": 32, "n_layer": 2, "n_head": 2, "n_emb
 
 @pytest.fixture
 def folder(tmp_path: Path, tokenizer_file: Path) -> Path:
-    """A model with the test's tokenizer of 400 tokens, whose vocabulary is padded to 512."""
+    """Return a model with the test's tokenizer of 400 tokens, padded to a vocabulary of 512."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(**SHAPE, bos_token_id=399, eos_token_id=399)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "theirs")
@@ -237,7 +237,7 @@ def test_the_tokenizer_of_a_written_folder_has_no_state(
     assert entries["model"]["vocab"][token] == 7
 
 
-def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
+def test_a_model_that_transformers_lacks_is_not_written(tmp_path: Path) -> None:
     model = GPT(
         ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True)
     )
@@ -325,7 +325,7 @@ def downloaded(name: str, environment: dict[str, str], home: Path) -> str:
 def test_a_model_of_the_hub_is_loaded_by_its_name(
     folder: Path, tmp_path: Path, name: str, layout: str
 ) -> None:
-    """And again from the cache, when the Hub is gone."""
+    """Also from the cache, when the Hub cannot be reached."""
     if layout == "pickle":
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()

@@ -22,7 +22,7 @@ from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.shards import open_dataset
 from trainer.tools import evaluate, export, export_tokens, sample
-from trainer.training import main, train
+from trainer.train import main, train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ def config(config: TrainConfig) -> TrainConfig:
 
 
 def flags(config: TrainConfig, **changes: Any) -> list[str]:
-    """The command line of `config`."""
+    """Return the command line of `config`."""
     names = [
         field.name
         for field in dataclasses.fields(config)
@@ -44,8 +44,10 @@ def flags(config: TrainConfig, **changes: Any) -> list[str]:
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:
-    """The one line that the training command ends with; fails where it is not one line and exit
-    code 1."""
+    """Return the one line that the training command ends with.
+
+    Fails if it is not one line, or the exit code is not 1.
+    """
     capsys.readouterr()
     assert main(arguments) in (1, 2)
     (line,) = capsys.readouterr().err.splitlines()
@@ -60,7 +62,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(
+def test_a_run_with_only_damaged_checkpoints_names_each(
     config: TrainConfig, capsys: Capture
 ) -> None:
     train(config)
@@ -98,7 +100,7 @@ def test_a_token_id_outside_the_vocabulary_names_file_and_row(
     )
 
 
-def test_checked_ids_are_not_read_again_when_shards_are_opened_but_in_batches(
+def test_checked_ids_are_read_again_only_in_batches(
     config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
     data = write_tokens(tmp_path / "train", [[1, 2, 3] * 100, [412] * 100], [[1, 2, 3] * 100])
@@ -139,7 +141,7 @@ def test_a_split_that_is_missing_or_too_short_says_so(
     assert main(flags(config, data=data, val_every=0, out=str(tmp_path / "unvalidated"))) == 0
 
 
-def test_a_micro_batch_that_does_not_fit_in_the_gpus_memory_is_named(
+def test_a_micro_batch_that_does_not_fit_on_the_gpu_is_named(
     config: TrainConfig, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object, **named: object) -> None:
@@ -147,7 +149,7 @@ def test_a_micro_batch_that_does_not_fit_in_the_gpus_memory_is_named(
 
     monkeypatch.setattr("trainer.model.GPT.forward", full)
     assert error_of(capsys, *flags(config)) == (
-        "8 windows in one forward pass do not fit in the GPU's memory: give a smaller "
+        "a forward pass of 8 windows does not fit in the GPU's memory: give a smaller "
         "--micro_batch, or "
         "--checkpoint_activations (CUDA out of memory)"
     )
@@ -197,12 +199,12 @@ def test_without_a_compiler_the_flag_that_needs_none_is_named(
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"),
             {"micro_batch": 1},
-            "1 window in one forward pass does not fit in memory: give --checkpoint_activations (",
+            "a forward pass of 1 window does not fit in memory: give --checkpoint_activations (",
         ),
         (
             MemoryError(),
             {"micro_batch": 1, "checkpoint_activations": True},
-            "1 window in one forward pass does not fit in memory: give a smaller --preset or "
+            "a forward pass of 1 window does not fit in memory: give a smaller --preset or "
             "--context (MemoryError())",
         ),
     ],
@@ -230,7 +232,7 @@ def test_a_lack_of_memory_is_one_line(
 
 
 def test_an_abbreviated_flag_is_refused(capsys: Capture) -> None:
-    """Else a script's flags would change their meaning with the next one that begins alike."""
+    """Otherwise a new flag with the same beginning would change what scripts mean."""
     assert sample.main(["run", "--prom=a"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("unknown argument --prom=a; did you mean --prompt?")
@@ -352,7 +354,7 @@ def test_one_import_has_the_interface_and_loads_nothing() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_trainer_needs_only_torch_numpy_pyarrow_and_safetensors() -> None:
+def test_training_imports_no_heavy_package() -> None:
     heavy = ["apache_beam", "owt_pipeline", "tokenizers", "tiktoken", "transformers", "tensorboard"]
     modules = ", ".join(
         f"trainer.{name}" for name in ("train", "tools.sample", "tools.evaluate", "tools.export")

@@ -43,7 +43,7 @@ def test_presets_have_the_documented_number_of_parameters() -> None:
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_logits_loss_gradients_and_greedy_ids_are_those_of_transformers(name: str) -> None:
+def test_logits_gradients_and_greedy_ids_equal_transformers(name: str) -> None:
     transformers = pytest.importorskip(
         "transformers", reason="the peer of the parity test: pip install transformers"
     )
@@ -90,7 +90,7 @@ def test_logits_loss_gradients_and_greedy_ids_are_those_of_transformers(name: st
 
 
 @pytest.mark.parametrize("n_layer", [2, 12])
-def test_residual_projections_start_smaller_by_the_square_root_of_twice_the_depth(
+def test_residual_projections_start_smaller_with_the_depth(
     n_layer: int,
 ) -> None:
     torch.manual_seed(0)
@@ -128,7 +128,7 @@ MODEL = ModelConfig(vocab_size=100, context=8, n_layer=2, n_head=2, width=16)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_parameter_has_one_optimizer_and_only_matrices_decay(name: str) -> None:
+def test_each_parameter_has_one_optimizer_only_matrices_decay(name: str) -> None:
     model = GPT(MODEL)
     groups = [
         group
@@ -142,7 +142,7 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(name: str) ->
         assert {p.dim() >= 2 for p in group["params"]} == {decay == 0.1}
 
 
-def test_adafactor_equals_that_of_transformers_except_for_the_keys_biases() -> None:
+def test_adafactor_equals_transformers_except_for_keys_biases() -> None:
     transformers = pytest.importorskip("transformers", reason="the peer: pip install transformers")
     torch.manual_seed(0)
     ours, theirs = GPT(MODEL), GPT(MODEL)
@@ -190,7 +190,7 @@ def test_muon_has_the_blocks_matrices_and_not_the_embeddings() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
-def test_the_learning_rate_warms_up_to_its_peak_and_ends_at_its_floor(schedule: str) -> None:
+def test_the_learning_rate_warms_up_and_ends_at_its_floor(schedule: str) -> None:
     rates = [learning_rate(step, schedule, 10, 100) for step in range(100)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert max(rates) == 1.0
@@ -248,7 +248,7 @@ def test_the_default_micro_batch_has_32768_tokens_where_they_fit(
 
 @pytest.mark.parametrize("done", [0, 1_000, 1_200, 9_999, 1_000_000])
 @pytest.mark.parametrize("rate", [3e-2, 1e-3])
-def test_adafactors_rate_is_at_most_one_over_the_root_of_the_step(done: int, rate: float) -> None:
+def test_adafactors_rate_is_below_one_over_the_steps_root(done: int, rate: float) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(24, 16, bias=False)
     (optimizer,) = make_optimizers("adafactor", model, lr=rate, weight_decay=0.0)

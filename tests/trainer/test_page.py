@@ -23,12 +23,12 @@ from trainer.page import Page, chart, points
 from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
 from trainer.text import Tokenizer
-from trainer.training import train
+from trainer.train import train
 from trainer.validation import windows_of_text
 
 
 def text_of(page: str) -> str:
-    """The text of a page, which loads nothing and runs nothing."""
+    """Return the text of a page, which loads nothing and runs nothing."""
     tree = html.fromstring(page)
     assert not tree.xpath(
         "//script | //link | //img | //iframe | //@src | //@href | //@*[starts-with(name(), 'on')]"
@@ -49,7 +49,7 @@ def record(step: int, **values: float) -> dict[str, float]:
 
 
 @given(steps=st.integers(1, 3000))
-def test_a_curve_has_the_means_of_its_values_in_at_most_512_points(steps: int) -> None:
+def test_a_curve_has_means_of_its_values_in_512_points(steps: int) -> None:
     found = points(
         array("d", [part for step in range(1, steps + 1) for part in (step, 5.0 + step)])
     )
@@ -94,9 +94,7 @@ def test_a_chart_of_equal_values_is_drawn(steps: tuple[int, ...]) -> None:
     assert drawn.split('points="')[1].split('"')[0].count(",") == len(steps) + 1
 
 
-def test_training_writes_its_page_and_events_and_a_resumed_run_keeps_them(
-    tmp_path: Path, text_tokens: Path
-) -> None:
+def test_a_resumed_run_keeps_its_page_and_events(tmp_path: Path, text_tokens: Path) -> None:
     reader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
     )
@@ -139,7 +137,7 @@ def test_the_peak_is_that_of_the_gpu_the_driver_names_or_unknown() -> None:
     assert {name: peak_tflops(f"NVIDIA {name}") for name in PEAKS} == PEAKS
 
 
-def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Path) -> None:
+def test_a_step_that_a_killed_run_logged_is_logged_once(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
     log = StepLog(
         folder=tmp_path,
@@ -158,7 +156,7 @@ def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Pa
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
-def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(
+def test_training_validates_on_evenly_spaced_windows_of_a_text(
     tmp_path: Path, text_tokens: Path
 ) -> None:
     path, tokenizer = tmp_path / "wiki.valid.raw", open_dataset(text_tokens).tokenizer

@@ -16,7 +16,7 @@ from trainer.config import parse
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, KVCache, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.training import train
+from trainer.train import train
 
 SHAPE = ModelConfig(vocab_size=60, context=12, n_layer=4, n_head=2, width=16)
 PIECES: dict[str, dict[str, object]] = {
@@ -41,7 +41,7 @@ def model_with(piece: str) -> GPT:
 
 
 def plain_logits(w: dict[str, torch.Tensor], config: ModelConfig, ids: list[int]) -> torch.Tensor:
-    """The logits (T, V), one position, head and channel pair after the other."""
+    """Compute the logits (T, V), one position, head and channel pair after the other."""
     heads, size = config.n_head, config.width // config.n_head
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:

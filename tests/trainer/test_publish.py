@@ -17,7 +17,7 @@ from tests.servers.s3 import s3_bucket
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.remote import Publisher, open_bucket
-from trainer.training import train
+from trainer.train import train
 
 from .conftest import TINY, flags_of
 

@@ -21,7 +21,7 @@ from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
 from trainer.remote import open_bucket
 from trainer.samplers import Packed
 from trainer.shards import ShardError, open_dataset
-from trainer.training import main
+from trainer.train import main
 
 SHARDS = 5
 
@@ -45,7 +45,7 @@ def uploaded(bucket: str, tokens: Path, tmp_path: Path) -> str:
 
 
 def upload(run: Path, uri: str) -> str:
-    """Copy a run's tokens and their ledger to `uri`; returns where the tokens are there."""
+    """Copy a run's tokens and their ledger to `uri`; return the URI of the tokens."""
     fs, root = open_bucket(uri)
     for name in ("tokens", "ledger"):
         pyarrow.fs.copy_files(str(run / name), f"{root}/{name}", destination_filesystem=fs)
@@ -87,9 +87,7 @@ def test_windows_equal_those_of_local_shards(
         open_dataset(f"{bucket}/[x]")
 
 
-def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_cut(
-    uploaded: str, tmp_path: Path
-) -> None:
+def test_shards_are_copied_once_and_again_if_they_are_cut(uploaded: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as ranks:
         digests = list(ranks.map(lambda _: open_dataset(uploaded).digest, range(4)))
     assert len(set(digests)) == 1
@@ -148,10 +146,8 @@ sys.exit(training.main())
 
 
 @pytest.mark.parametrize("uri", ["gs://private/tokens", "s3://private/tokens"])
-def test_without_credentials_a_run_ends_within_a_minute_and_says_what_to_check(
-    uri: str, tmp_path: Path
-) -> None:
-    """On a machine of no cloud, with none of its user's files; the minute is a shorter one here."""
+def test_without_credentials_a_run_ends_and_names_the_checks(uri: str, tmp_path: Path) -> None:
+    """The machine is in no cloud and has no files of its user. The minute is a shorter one here."""
     nobody = {
         name: own
         for name, own in os.environ.items()

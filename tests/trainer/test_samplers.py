@@ -19,8 +19,10 @@ CORPORA = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
 def documents_of(lengths: Sequence[int], chunk: int = 4) -> Documents:
-    """Documents of these lengths in several chunks; token number t of all is t, so each is known
-    by its id."""
+    """Return documents of these lengths in several chunks.
+
+    Token number t of all is t, so each is known by its id.
+    """
     tokens = np.split(np.arange(sum(lengths), dtype=np.uint16), np.cumsum(lengths)[:-1])
     parts = [tokens[first : first + chunk] for first in range(0, len(lengths), chunk)]
     return Documents(
@@ -30,7 +32,7 @@ def documents_of(lengths: Sequence[int], chunk: int = 4) -> Documents:
 
 
 def stream_of(packed: Packed, begin: int, length: int) -> np.ndarray:
-    """`length` tokens of the sampler's endless stream from position `begin`."""
+    """Return `length` tokens of the sampler's endless stream from position `begin`."""
     out = np.full(length, packed.eot, dtype=packed.documents.dtype)
     packed._copy(out, np.array([begin]), np.array([length]), np.array([0]))
     return out
@@ -39,7 +41,7 @@ def stream_of(packed: Packed, begin: int, length: int) -> np.ndarray:
 @given(
     lengths=CORPORA, context=st.integers(1, 25), seed=st.integers(0, 99), epochs=st.integers(1, 3)
 )
-def test_over_an_epoch_every_token_of_every_document_is_predicted_exactly_once(
+def test_an_epoch_predicts_every_token_exactly_once(
     lengths: list[int], context: int, seed: int, epochs: int
 ) -> None:
     packed = Packed(documents_of(lengths), context, EOT, seed)
@@ -97,7 +99,7 @@ def test_documents_are_not_split_and_follow_an_end_of_text(
     step=st.integers(0, 10_000),
 )
 @settings(max_examples=30, deadline=None)
-def test_a_batch_is_the_same_on_any_number_of_ranks_after_a_restart_at_any_step(
+def test_a_batch_is_the_same_on_any_ranks_after_any_restart(
     name: str, batch: int, micro_batch: int, ranks: int, step: int
 ) -> None:
     ranks = min(ranks, batch)
@@ -120,7 +122,7 @@ def test_a_batch_is_the_same_on_any_number_of_ranks_after_a_restart_at_any_step(
 @pytest.mark.parametrize(
     ("batch", "micro_batch", "world_size"), [(7, 2, 2), (5, 2, 1), (8, 3, 3), (3, 8, 2)]
 )
-def test_micro_batches_have_one_shape_and_their_padding_is_not_a_target(
+def test_micro_batches_have_one_shape_and_ignored_padding(
     batch: int, micro_batch: int, world_size: int
 ) -> None:
     counted, ends = [], 0
@@ -145,7 +147,7 @@ def test_micro_batches_have_one_shape_and_their_padding_is_not_a_target(
 
 
 @given(share=st.floats(0, 1), first=st.integers(0, 10**12), count=st.integers(1, 5000))
-def test_a_mixture_has_its_share_in_any_batch_and_skips_no_sample(
+def test_a_mixture_has_its_share_in_each_batch_and_no_gaps(
     share: float, first: int, count: int
 ) -> None:
     mixture = Mixture(_sampler("packed"), _sampler("packed"), share)
@@ -155,7 +157,7 @@ def test_a_mixture_has_its_share_in_any_batch_and_skips_no_sample(
     assert mixture.sources(first + count, 1)[1] == before + own[-1]
 
 
-def test_longbiased_gives_the_token_shares_that_its_definition_implies() -> None:
+def test_longbiased_gives_the_token_shares_of_its_definition() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 60, 400).tolist()
     documents = documents_of(lengths)

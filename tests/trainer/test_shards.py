@@ -112,14 +112,13 @@ def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> No
         open_dataset(tokens)
     listed.unlink()
     with pytest.raises(
-        ShardError, match=rf"ledger/tokens/{listed.name} is missing; run the tokenize stage"
+        ShardError,
+        match=rf"ledger/tokens/{listed.name} is missing; run `owt run .* --until tokenize`",
     ):
         open_dataset(tokens)
 
 
-def test_a_run_is_its_tokens_and_a_folder_without_a_manifest_is_an_error(
-    tokens: Path, tmp_path: Path
-) -> None:
+def test_a_run_is_its_tokens_and_needs_a_manifest(tokens: Path, tmp_path: Path) -> None:
     assert open_dataset(tokens.parent) == open_dataset(tokens)
     manifest = tokens.parent / "ledger/manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema_version": 99}))
@@ -128,7 +127,8 @@ def test_a_run_is_its_tokens_and_a_folder_without_a_manifest_is_an_error(
     ):
         open_dataset(tokens)
     with pytest.raises(
-        ShardError, match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run the tok"
+        ShardError,
+        match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run `owt run .*/nowhere ",
     ):
         open_dataset(tmp_path / "nowhere")
 
@@ -185,8 +185,10 @@ def test_documents_parquet_says_which_document_each_token_is_of(
 
 
 def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
-    """A reader by the layout that Megatron-LM's `_IndexReader` and `DType` give, sharing no code
-    with the writer."""
+    """Read by the layout of Megatron-LM's `_IndexReader` and `DType`.
+
+    It shares no code with the writer.
+    """
     with (
         open(f"{stem}.idx", "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as index,

@@ -15,13 +15,13 @@ from trainer.config import TrainConfig
 from trainer.pretrained import resolve
 from trainer.signing import SIGNATURE, SignatureError, signer_of, verifier_of
 from trainer.tools import evaluate, export, sample
-from trainer.training import train
+from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")
 
 
 def key_pair(folder: Path, name: str) -> tuple[str, str]:
-    """(private, public) files of a new key on P-256."""
+    """Return the private and the public file of a new key on P-256."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -46,7 +46,7 @@ def config(text_tokens: Path, out: Path, **settings: object) -> TrainConfig:
 
 
 def altered(folder: Path, file: str, place: Path) -> Path:
-    """A copy of `folder` at `place` with one byte of `file` changed."""
+    """Return a copy of `folder` at `place` with one byte of `file` changed."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(folder, place)
     content = bytearray((place / file).read_bytes())
@@ -55,7 +55,7 @@ def altered(folder: Path, file: str, place: Path) -> Path:
     return place
 
 
-def test_a_signed_checkpoint_and_its_export_are_accepted_unless_a_byte_is_altered(
+def test_signed_models_are_accepted_unless_a_byte_is_altered(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
 ) -> None:
     private, public = keys
@@ -84,7 +84,7 @@ def test_a_signed_checkpoint_and_its_export_are_accepted_unless_a_byte_is_altere
             check(tmp_path / f"more-{source.name}")
 
 
-def test_every_command_refuses_a_model_unsigned_or_signed_with_another_key(
+def test_every_command_refuses_a_model_of_another_key(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: Capture
 ) -> None:
     private, public = keys
@@ -120,7 +120,7 @@ def test_every_command_refuses_a_model_unsigned_or_signed_with_another_key(
     )
 
 
-def test_with_a_key_a_damaged_newest_checkpoint_does_not_bring_back_an_earlier_one(
+def test_with_a_key_damage_brings_back_no_earlier_checkpoint(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: Capture
 ) -> None:
     private, public = keys
@@ -153,7 +153,7 @@ def test_with_a_key_a_damaged_newest_checkpoint_does_not_bring_back_an_earlier_o
     assert capsys.readouterr().err == f"taking {run / 'checkpoints' / 'step-00000001'}\n"
 
 
-def test_a_file_that_is_not_a_key_gives_a_one_line_error_before_training(
+def test_a_file_that_is_not_a_key_is_one_line_before_training(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text.pem").write_text("no key")

@@ -14,7 +14,7 @@ from trainer.config import TrainConfig
 from trainer.corpora import open_corpora
 from trainer.shards import Documents
 from trainer.tools import documents
-from trainer.training import train
+from trainer.train import train
 
 from .conftest import Capture, WriteTokens
 

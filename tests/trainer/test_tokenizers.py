@@ -28,7 +28,7 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer_file: Path) -
     assert tokenizer.decode(ids) == "a<|endoftext|>b"
 
 
-def test_a_lone_surrogate_is_encoded_as_the_replacement_character(tokenizer_file: Path) -> None:
+def test_a_lone_surrogate_becomes_the_replacement_character(tokenizer_file: Path) -> None:
     tokenizer = Tokenizer(tokenizer_file)
     assert tokenizer.encode("a\ud800b\ud83d\ude00") == tokenizer.encode("a\ufffdb\U0001f600")
 
@@ -82,7 +82,7 @@ def unigram() -> Loaded:
 
 
 def letters(unknown: str | None) -> Loaded:
-    """A BPE of single letters; without `unknown`, other letters are dropped."""
+    """Return a BPE of single letters; without `unknown`, other letters are dropped."""
     tokens = [*"abcdefghijklmnopqrstuvwxyz .", *([unknown] if unknown else [])]
     tokenizer = Loaded(
         models.BPE({token: k for k, token in enumerate(tokens)}, [], unk_token=unknown)
@@ -92,7 +92,7 @@ def letters(unknown: str | None) -> Loaded:
 
 
 def without_decoder() -> Loaded:
-    """Words of letters; the package joins its tokens with spaces."""
+    """Return words of letters, whose tokens the package joins with spaces."""
     tokenizer = letters(None)
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Whitespace(), None
     return tokenizer
@@ -141,7 +141,7 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
 
 
 @pytest.mark.parametrize("make", [lambda: letters(None), lambda: letters("<unk>"), unigram])
-def test_a_text_that_the_tokenizer_cannot_write_at_all_has_no_perplexity(
+def test_a_text_that_cannot_be_tokenized_has_no_perplexity(
     make: Callable[[], Loaded], tmp_path: Path
 ) -> None:
     make().save(str(tmp_path / "tokenizer.json"))

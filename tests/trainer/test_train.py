@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+import trainer.train as training
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, records_of
-from trainer import training
 from trainer.distributed import run_lock
 
 # 2 layers of width 32: a step takes some milliseconds.
@@ -38,14 +38,14 @@ WATCHED = Path(__file__).with_name("watched.py")
 
 
 def losses(run: Path, key: str = "loss") -> list[float]:
-    """The loss of every step; fails where a step is missing or logged twice."""
+    """Return the loss of every step; fail if a step is missing or logged twice."""
     records = records_of(run)
     assert [record["step"] for record in records] == list(range(1, len(records) + 1))
     return [record[key] for record in records]
 
 
 def trained_here(*arguments: object) -> int:
-    """The exit code of the command in this process."""
+    """Return the exit code of the command in this process."""
     return training.main([*map(str, arguments)])
 
 
@@ -86,7 +86,7 @@ def test_the_documented_command_trains_and_the_loss_falls(
     }
 
 
-def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_and_ctrl_c_saves_the_step(
+def test_a_second_run_waits_for_the_folder_and_ctrl_c_saves(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
     arguments = (
@@ -120,7 +120,7 @@ def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_and_ctrl_c_s
 
 
 def assert_stopped_by(name: str, output: str, run: Path) -> None:
-    """The last step is saved."""
+    """Assert that the last step is saved."""
     assert f"stopped by {name} at step" in output
     newest = json.loads(
         (run / "checkpoints" / (run / "newest").read_text() / "checkpoint.json").read_text()
@@ -129,7 +129,7 @@ def assert_stopped_by(name: str, output: str, run: Path) -> None:
 
 
 def assert_gloo_has_ended(run: Path) -> None:
-    """One of its threads may abort the process while the interpreter is finalized."""
+    """Assert that gloo has no thread: one may abort the process as it ends."""
     for rank in range(2):
         names = (run / f"threads-{rank}").read_text().splitlines()
         assert names
@@ -240,7 +240,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
 
 @pytest.mark.timeout(900)  # four trainings, on a machine that may be busy
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_signal_saves_the_step_and_neither_it_nor_a_kill_changes_a_loss(
+def test_a_signal_saves_and_neither_it_nor_a_kill_alters_a_loss(
     text_tokens: Path, tmp_path: Path, trainer: Any, ranks: int
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 60, "--save_every", 7)
@@ -282,7 +282,10 @@ def test_a_signal_saves_the_step_and_neither_it_nor_a_kill_changes_a_loss(
 
 
 def _wait_for_checkpoint(run: Path, *, world_size: int) -> None:
-    """Until the newest is of so many ranks; rank 0, which tells of steps, may be on any node."""
+    """Wait until the newest checkpoint is of `world_size` ranks.
+
+    Rank 0, which prints steps, may be on any node.
+    """
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         records = sorted(run.glob("checkpoints/step-*/checkpoint.json"))
@@ -294,7 +297,7 @@ def _wait_for_checkpoint(run: Path, *, world_size: int) -> None:
 
 
 def _processes_of(run: Path) -> list[int]:
-    """Every process with `run` in its command line."""
+    """Return every process with `run` in its command line."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -304,7 +307,7 @@ def _processes_of(run: Path) -> list[int]:
 
 
 def _ranks_of(launcher: Any) -> list[int]:
-    """The process ids of the trainers that a torchrun has started."""
+    """Return the process ids of the trainers that a torchrun has started."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may end while we look

@@ -22,7 +22,7 @@ Train = Callable[..., list[dict[str, float]]]
 COUNTING = """
 import sys
 import torch_xla.debug.metrics as met
-from trainer import training
+import trainer.train as training
 from trainer.distributed import XlaRanks
 counts, sync = [], XlaRanks.sync
 def counted(self):
@@ -37,8 +37,10 @@ raise SystemExit(code)
 
 @pytest.fixture
 def train(tmp_path: Path, text_tokens: Path) -> Train:
-    """Trains in a process of its own: `train(run, device, steps, more flags)` gives the records
-    of its steps."""
+    """Return `train(run, device, steps, more flags)`, which gives the records of its steps.
+
+    It trains in a process of its own.
+    """
 
     def train(run: str, device: str, steps: int, *flags: object, module: str = "trainer.train"):  # type: ignore[no-untyped-def]
         arguments = flags_of(

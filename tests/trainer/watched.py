@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from trainer.distributed import Ranks
-from trainer.training import main
+from trainer.train import main
 
 if __name__ == "__main__":
     Ranks.sync = lambda _: time.sleep(0.1)  # type: ignore[method-assign,assignment]

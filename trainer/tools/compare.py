@@ -1,5 +1,4 @@
-"""Which corpus trains the better model: runs of trainer.train on several corpora, scored on the
-same texts.
+"""Compare corpora by the models that they train: runs of trainer.train, scored on the same texts.
 
 Scores are bits per byte: lower is better. Differences are paired by seed and by text, so that what
 models share cancels out: another seed would have given another model, and other texts would have

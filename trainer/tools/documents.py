@@ -40,7 +40,7 @@ class DocumentsOptions:
 class NumberedDocuments(Documents):
     """Documents in which each token is the number of its document, counted from `first`.
 
-    What a sampler makes of them shows which document each of its tokens is from.
+    A sampler's windows of them show the document of each token.
     """
 
     def __init__(self, lengths: np.ndarray, first: int) -> None:

@@ -55,7 +55,7 @@ def score_text(
     """Return figures of how well the model predicts `text`.
 
     Each token is predicted once, the first one from an end-of-text. `word_perplexity` divides by
-    `words`, or, for 0, by those between white space. `stride` is that of `score_documents`. The
+    `words`, or, for 0, by those between white space. `stride` is as in `score_documents`. The
     result has tokens, words, bytes, loss (nats per token), perplexity (per token), word_perplexity
     (None over 1e304), and bits_per_byte (of the text that the ids decode to, in UTF-8). Raises
     ValueError if there is no text that the tokenizer can write, if the stride is longer than the
@@ -102,8 +102,8 @@ def score_texts(
 ) -> list[TextScore]:
     """Return the scores of those texts that the tokenizer can write.
 
-    A tokenizer may lose what is not in its vocabulary: bytes are those that its ids have. Raises
-    ValueError if it can write no text.
+    A tokenizer may lose characters that its vocabulary lacks: bytes are counted from its ids.
+    Raises ValueError if it can write no text.
     """
     documents = []
     sizes = []
@@ -180,7 +180,7 @@ def text_windows(
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Yield inputs and targets that predict each token of stream[1:] once.
 
-    The targets are those of the last `stride` inputs; 0 for all.
+    Only the last `stride` inputs have targets; 0 for all.
     """
     stride = stride or context
     for done in range(0, len(stream) - 1, stride):
@@ -188,7 +188,7 @@ def text_windows(
         yield stream[max(0, done + stride - context) : end], stream[done + 1 : end + 1]
 
 
-# Of Megatron-LM's detokenizer. The first is inside numbers and compounds.
+# Megatron-LM's detokenizer. The first is inside numbers and compounds.
 _DETOKENIZING_RULES = (
     (r" @([-,.])@ ", r"\1"),
     (r" ([:;.!?,])( |$)", r"\1\2"),
@@ -281,8 +281,10 @@ def _evaluate_data(trained: Pretrained, options: EvaluateOptions, ranks: Ranks) 
 
 def _evaluate_text(trained: Pretrained, path: str, options: EvaluateOptions) -> dict[str, Any]:
     text = read_text(path, "text")
-    # Before the text is changed: published perplexities count the words of the original.
-    words = published_words(text) if options.wikitext else 0
+    words = 0
+    if options.wikitext:
+        # Before the text is changed: published perplexities count the words of the original.
+        words = published_words(text)
     if options.detokenize:
         text = detokenize(text)
     figures = score_text(

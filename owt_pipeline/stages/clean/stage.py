@@ -77,19 +77,19 @@ class Clean(Stage):
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt run run --until clean --languages en --min_tokens 128"
 
-    def shaping(self, options: Options) -> dict[str, Any]:
+    def key_options(self, options: Options) -> dict[str, Any]:
         """Return the options that shape the bytes, by name.
 
         A filter without signals of its own changes nothing while it is off. Its thresholds are
         left out then, so a new filter of this kind makes no finished run's shards anew.
         """
-        shaping = super().shaping(options)
+        shaping = super().key_options(options)
         for name, thresholds in BUILT_IN.items():
             if thresholds.measured_by and name not in options.filters:
                 del shaping[name]
         return shaping
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return what identifies the evaluation sets and the user's signals.
 
         The name of a set counts, since its extension decides how a file is read. Checks the options

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.formats.urls import home_of, host_of
+from owt_pipeline.formats.urls import host_hash, host_of
 from schemas import DATASETS, REJECTS, Reason
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def known_of(urls: pa.Table, rejects: pa.Table, generation: int) -> pa.Table:
     score = pc.extract_regex(details, r"^score (?P<score>-?[0-9]+)").field("score")
     known_urls = [*urls["url"].to_pylist(), *low["url"].to_pylist()]
     columns = {
-        "home": pa.array([home_of(host_of(url)) for url in known_urls], pa.uint64()),
+        "home": pa.array([host_hash(host_of(url)) for url in known_urls], pa.uint64()),
         "url_id": pa.chunked_array([*urls["url_id"].chunks, *low["url_id"].chunks], pa.uint64()),
         "generation": pa.array([generation] * len(known_urls), pa.int32()),
         "score": pa.concat_arrays([pa.nulls(len(urls), pa.int64()), score.cast(pa.int64())]),

@@ -58,7 +58,9 @@ def _sources_by_generation(run: StageRun) -> list[tuple[int, Source]]:
 
 def sources_to_read(run: StageRun) -> list[tuple[int, Source]]:
     """Return the sources of the generations that are made, as `_sources_by_generation` does."""
-    num_settled = sum(generation.first < run.plan.settled for generation in run.root.generations)
+    num_settled = sum(
+        generation.first < run.plan.num_settled for generation in run.root.generations
+    )
     return [pair for pair in _sources_by_generation(run) if pair[0] >= num_settled]
 
 
@@ -100,7 +102,7 @@ def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) 
     """
     home = rows["home"].to_numpy()
     for generation in run.root.generations[since:]:
-        if generation.first >= run.plan.settled:
+        if generation.first >= run.plan.num_settled:
             shards = generation.first + (home % np.uint64(generation.shards)).astype(np.int64)
             writer.send(shards, rows)
     progress.advance(rows.num_rows)
@@ -108,8 +110,8 @@ def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) 
 
 def _send_known(run: StageRun, shard: int, writer: ShardWriter) -> None:
     """Send what a published shard knows: the URLs it accepted, and scores that were too low."""
-    assert run.before is not None
-    published = DatasetReader(run.workdir, run.before)
+    assert run.published is not None
+    published = DatasetReader(run.workdir, run.published)
     urls = published.table(shard, columns=["url_id", "url"])
     rejects = published.table(shard, kind="rejects")
     known = known_of(urls, rejects, run.root.generation_of(shard))

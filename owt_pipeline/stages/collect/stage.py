@@ -58,9 +58,9 @@ class Collect(Stage):
         Step(
             read_part,
             SOURCES_STEP,
-            keys=lambda run: range(len(sources_to_read(run)) + run.plan.settled),
+            keys=lambda run: range(len(sources_to_read(run)) + run.plan.num_settled),
             rows=lambda run: {},  # not known before they are read
-            together=_max_concurrent_sources,
+            max_concurrent=_max_concurrent_sources,
         ),
         Step(merge_shard),
     )
@@ -89,7 +89,7 @@ class Collect(Stage):
         num_doublings = max(0, math.ceil(num_wanted / _MIN_SHARDS) - 1).bit_length()
         return min(_MIN_SHARDS << num_doublings, _MAX_SHARDS)
 
-    def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
+    def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
         """Return the root with what Reddit's API answers, stored once as sources."""
         generations = []
         for number, generation in enumerate(root.generations):
@@ -100,7 +100,7 @@ class Collect(Stage):
             generations.append(msgspec.structs.replace(generation, sources=sources))
         return msgspec.structs.replace(root, generations=generations)
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return what identifies the lists of blocked domains."""
         return describe_blocklists(options.blocked_domains, recorded)
 
@@ -121,9 +121,9 @@ class Collect(Stage):
             elif not source["lines"]:
                 logger.warning("%s has nothing to collect", source["name"])
         damaged = []
-        if run.before and run.plan.settled:
+        if run.published and run.plan.num_settled:
             names_read = {source["name"] for source in read}
-            damaged_before = run.before.properties.get("damaged", [])
+            damaged_before = run.published.properties.get("damaged", [])
             damaged += [source for source in damaged_before if source["name"] not in names_read]
         damaged += [source for source in read if source["problem"] is not None]
         return Summary(properties={"damaged": damaged} if damaged else None)

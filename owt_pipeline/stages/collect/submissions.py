@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.records import parse_json
-from owt_pipeline.formats.urls import canonical_column, home_of, id_of, unescaped_column
+from owt_pipeline.formats.urls import canonical_column, host_hash, id_of, unescaped_column
 from owt_pipeline.stages.collect.rules import Rules, blocked_domains, blocked_extension
 from schemas import Reason
 
@@ -350,7 +350,7 @@ class _HostJudge:
         self.judge = lru_cache(1 << 18)(self._judge)
 
     def _judge(self, host: str) -> tuple[int, str | None]:
-        return home_of(host), self._domains.match(host)
+        return host_hash(host), self._domains.match(host)
 
 
 @lru_cache(2)  # it remembers hosts from block to block

@@ -17,7 +17,7 @@ from owt_pipeline.engine.stage import (
     Summary,
     one_part,
     rows_of_input,
-    what_was_sent,
+    sent_keys,
 )
 from owt_pipeline.stages.dedupe import decisions, numbering
 from owt_pipeline.stages.dedupe.minhash import banding, probability
@@ -64,15 +64,15 @@ class Dedupe(Stage):
     libraries = ("numpy", "pyarrow", "xxhash")
     steps: tuple[Step, ...] = (
         Step(decisions.sketch, "sketch", keys=_parts, rows=_rows),
-        Step(decisions.buckets, "buckets", keys=what_was_sent),
+        Step(decisions.buckets, "buckets", keys=sent_keys),
         Step(decisions.components, "components", keys=one_part),
-        Step(decisions.candidates, "candidates", keys=what_was_sent),
-        Step(decisions.verify, "verify", keys=what_was_sent),
+        Step(decisions.candidates, "candidates", keys=sent_keys),
+        Step(decisions.verify, "verify", keys=sent_keys),
         Step(decisions.write, rows=rows_of_input),
     )
     example = "owt run runs/2013 --until dedupe --threshold 0.85 --survivor highest_score"
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return names and digests of the files of --against.
 
         Raises UserError for one that cannot be read.

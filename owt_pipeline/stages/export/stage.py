@@ -38,7 +38,7 @@ class Export(Stage):
     steps = (Step(export_shard, rows=rows_of_input),)
     example = "owt run runs/2013 --until export --rules exact --min_similarity 0.9"
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Raise UsageError for a licence that is not an SPDX identifier."""
         for name in options.licenses:
             if not _SPDX.fullmatch(name):
@@ -47,7 +47,7 @@ class Export(Stage):
                 )
         return []
 
-    def of_shard(
+    def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
         """Return what the list of takedowns says of the shard; None if it says nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import re
 
-from owt_pipeline.stages.extract.content.main_content import FAVORS, MOST_BLOCKS, main_content
+from owt_pipeline.stages.extract.content.main_content import FAVORS, MAX_BLOCKS, main_content
 from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
 from owt_pipeline.stages.extract.content.model import Model, load
 from owt_pipeline.stages.extract.content.page_kind import read_page_kind
@@ -60,5 +60,5 @@ def _extract_blocks(page: Page, model: Model, settings: Settings) -> Extracted |
     text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
     if not text or _NO_TEXT.fullmatch(text):
         return None
-    num_left_out = max(len(blocks) - MOST_BLOCKS, 0) or None
+    num_left_out = max(len(blocks) - MAX_BLOCKS, 0) or None
     return Extracted(text, **metadata, blocks_left_out=num_left_out)

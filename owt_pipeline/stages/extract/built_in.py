@@ -1,9 +1,8 @@
 """The built-in extractors, and the settings that all extractors are made from.
 
-What knows an extractor follows from its entry in BUILT_IN: the names that `--extractor` takes, its
-line in `--help` and in the reference, the library whose version is recorded, what is loaded before
-workers are forked, and the function that reads a page. An entry is plain data until its function is
-made, so a library is imported only by a run that uses it.
+An entry in BUILT_IN is all that an extractor needs. From it follow the value of `--extractor`, its
+line in `--help` and in the reference, the recorded library, the modules loaded before workers are
+forked, and the function that reads a page. A library is imported only by a run that uses it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class BuiltIn:
     """A built-in extractor.
 
     Attributes:
-      description: what it is, for `--help` and the reference.
+      description: a few words for `--help` and the reference.
       make_text_function: makes its function from the settings, once in each worker process. Title,
         author, date and licence are read as for `blocks`. None for `blocks` itself, whose function
         is in `block_extractor`.
@@ -38,6 +37,7 @@ class BuiltIn:
 
 
 def _trafilatura(settings: Settings) -> TextFunction:
+    """Return trafilatura's function (Barbaresi, ACL 2021)."""
     import logging
 
     try:
@@ -74,13 +74,14 @@ LIBRARIES = tuple(built_in.library for built_in in BUILT_IN.values() if built_in
 
 
 def _describe_choices() -> str:
+    """Return the help of `--extractor`."""
     names = [f"{name} ({built_in.description})" for name, built_in in BUILT_IN.items()]
     return f"{', '.join(names)}, or `module:factory` of yours"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What an extractor is asked for; it ignores settings that it does not support.
+    """The settings of an extractor, which ignores those that it does not support.
 
     Attributes:
       extractor: its name.

@@ -22,11 +22,12 @@ import webencodings
 
 from owt_pipeline.stages.extract.legacy_charsets import decode_legacy
 
-_MAX_DAMAGE = (
-    0.02  # most undecodable bytes of a declared charset, as a share of the bytes beyond ASCII
-)
-_PRESCAN_BYTES = 4096  # browsers: 1,024
-_SAMPLE_BYTES = 8192  # size of the sample for detection; more makes it slower, but not better
+# Of the bytes beyond ASCII. A page with more undecodable bytes is not in the declared charset.
+_MAX_DAMAGED_SHARE = 0.02
+# Searched for a declaration; browsers search 1,024.
+_PRESCAN_BYTES = 4096
+# For detection. A larger sample takes longer and is not better.
+_SAMPLE_BYTES = 8192
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -38,8 +39,10 @@ _LABEL = re.compile(
 )
 _CONTROL = re.compile("[\x80-\x9f]")
 _COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
-_NOT_ASCII, _BYTE = re.compile(r"[^\x00-\x7f]"), re.compile(rb"[^\x00-\x7f]")
-_JIS = re.compile(rb"\x1b\$[@B][\x21-\x7e\r\n]{2,}?\x1b\([BJ]")  # Japanese in ASCII bytes
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_NOT_ASCII_BYTE = re.compile(rb"[^\x00-\x7f]")
+# Japanese in ASCII bytes.
+_JIS = re.compile(rb"\x1b\$[@B][\x21-\x7e\r\n]{2,}?\x1b\([BJ]")
 _UTF16_LABEL = re.compile(r"\s*utf-?16|\s*(?:iso-10646-)?ucs-?2|\s*unicode", re.IGNORECASE)
 _BEGINS_UTF16 = re.compile(rb"(?:\s\x00)*<\x00[!?a-zA-Z]\x00|(?:\x00\s)*\x00<\x00[!?a-zA-Z]")
 
@@ -53,12 +56,14 @@ _DETECTED = tuple(
     "iso8859-5 iso8859-7"
     " iso8859-13 cp866 cp874 cp932 euc-jp cp949 gb18030 big5hkscs".split()
 )
-_TIMES_AS_SURE = 1.5  # least confidence relative to that of windows-1252
-_LEAST_LETTERS = 3  # fewest distinct letters beyond ASCII in a text that is not windows-1252
+# Another charset is detected if the detector is so many times as sure of it as of windows-1252,
+_MIN_TIMES_AS_SURE = 1.5
+# and if the text has so many distinct letters beyond ASCII.
+_MIN_LETTERS = 3
 
 
 def decode(body: bytes, declared: str | None) -> tuple[str, str]:
-    """(text of a page, charset used to decode it).
+    """Return the text of a page, and the charset that decoded it.
 
     Args:
       body: the page.
@@ -74,13 +79,16 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
             return decode_legacy(body, "iso2022_jp"), "iso2022_jp"
         return body.decode(), "utf-8"
     text = body.decode("utf-8", "replace")
-    damaged = text.count("\ufffd") - body.count("\ufffd".encode())  # others were damaged before
-    if not damaged or 2 * damaged <= len(_NOT_ASCII.findall(text)):
+    # A page may have had U+FFFD before.
+    num_damaged = text.count("\ufffd") - body.count("\ufffd".encode())
+    if not num_damaged or 2 * num_damaged <= len(_NOT_ASCII.findall(text)):
         return text, "utf-8"
+    num_bytes = len(_NOT_ASCII_BYTE.findall(body))
+    # At least one is allowed, since a page may be cut off within a character.
+    max_undefined = max(1, _MAX_DAMAGED_SHARE * num_bytes)
     for name in _declared(body, declared):
         text = decode_legacy(body, name)
-        # At least one is allowed, since a page may be cut off within a character.
-        if _num_undefined(text, name) <= max(1, _MAX_DAMAGE * len(_BYTE.findall(body))):
+        if _num_undefined(text, name) <= max_undefined:
             return text, name
     name = _detect(body) or "cp1252"
     return decode_legacy(body, name), name
@@ -97,10 +105,13 @@ def _utf16_of(body: bytes, declared: str | None) -> str | None:
     if not is_declared and not _BEGINS_UTF16.match(body):
         return None
     sample = body[:_UTF16_SAMPLE_BYTES]
-    num_zeros = [sample[place::2].count(0) for place in (0, 1)]
-    if max(num_zeros) < _MIN_ZERO_SHARE * len(sample) / 2 or min(num_zeros) * 10 > max(num_zeros):
+    num_at_even = sample[0::2].count(0)
+    num_at_odd = sample[1::2].count(0)
+    num_most = max(num_at_even, num_at_odd)
+    num_fewest = min(num_at_even, num_at_odd)
+    if num_most < _MIN_ZERO_SHARE * len(sample) / 2 or num_fewest * 10 > num_most:
         return None
-    return "utf-16-be" if num_zeros[0] > num_zeros[1] else "utf-16-le"
+    return "utf-16-be" if num_at_even > num_at_odd else "utf-16-le"
 
 
 def _num_undefined(text: str, codec: str) -> int:
@@ -115,42 +126,56 @@ def _num_undefined(text: str, codec: str) -> int:
 
 
 def lookup(label: str | None) -> str | None:
-    """Python's name of the charset that `label` has in the Encoding Standard; None for an
-    unknown label."""
-    found = webencodings.lookup(label) if label and label.isascii() else None
-    if found is None or found.name in ("replacement", "x-user-defined"):
+    """Return Python's name of the charset that a label has in the Encoding Standard.
+
+    Return None for an unknown label.
+    """
+    if not label or not label.isascii():
         return None
-    return (
-        "gb18030" if found.name == "gbk" else found.codec_info.name
-    )  # a superset, as in the standard
+    encoding = webencodings.lookup(label)
+    if encoding is None or encoding.name in ("replacement", "x-user-defined"):
+        return None
+    if encoding.name == "gbk":
+        # The standard decodes its superset.
+        return "gb18030"
+    name: str = encoding.codec_info.name
+    return name
 
 
 def _declared(body: bytes, header: str | None) -> list[str]:
-    """The declared charsets other than Unicode's, the most trustworthy first."""
+    """Return the declared charsets other than Unicode's, the most trustworthy first."""
     match = _LABEL.search(_COMMENT.sub(b"", body[:_PRESCAN_BYTES]))
-    names = [lookup(header), lookup(match[1].decode("ascii")) if match else None]
+    in_page = match[1].decode("ascii") if match else None
+    names = [lookup(header), lookup(in_page)]
+    # A server's default is iso-8859-1, which the standard decodes as windows-1252.
     if names[0] == "cp1252":
         names.reverse()
     return [name for name in names if name is not None and not name.startswith("utf")]
 
 
 def _detect(body: bytes) -> str | None:
-    """The charset detected from the bytes around the first one beyond ASCII; None if none fits."""
+    """Return the charset detected from the bytes around the first one beyond ASCII.
+
+    Return None if none fits.
+    """
     import chardet
 
-    first = _BYTE.search(body)
-    start = max(0, (first.start() if first else 0) - _SAMPLE_BYTES // 4)
+    first = _NOT_ASCII_BYTE.search(body)
+    position = first.start() if first else 0
+    start = max(0, position - _SAMPLE_BYTES // 4)
     sample = body[start : start + _SAMPLE_BYTES]
-    found = chardet.detect_all(sample, include_encodings=_DETECTED, ignore_threshold=True)
-    usual = next(
-        (guess["confidence"] for guess in found if guess["encoding"] == "Windows-1252"), 0.0
-    )
-    if not found or not found[0]["encoding"] or found[0]["confidence"] < _TIMES_AS_SURE * usual:
+    guesses = chardet.detect_all(sample, include_encodings=_DETECTED, ignore_threshold=True)
+    if not guesses or not guesses[0]["encoding"]:
         return None
-    name = codecs.lookup(found[0]["encoding"]).name
-    letters = {
-        letter
-        for letter in sample.decode(name, "replace")
-        if letter.isalpha() and not letter.isascii()
-    }
-    return name if len(letters) >= _LEAST_LETTERS else None
+    confidences = [guess["confidence"] for guess in guesses if guess["encoding"] == "Windows-1252"]
+    confidence_of_default = confidences[0] if confidences else 0.0
+    if guesses[0]["confidence"] < _MIN_TIMES_AS_SURE * confidence_of_default:
+        return None
+    name = codecs.lookup(guesses[0]["encoding"]).name
+    letters = set()
+    for letter in sample.decode(name, "replace"):
+        if letter.isalpha() and not letter.isascii():
+            letters.add(letter)
+    if len(letters) < _MIN_LETTERS:
+        return None
+    return name

@@ -23,7 +23,7 @@ from owt_pipeline.stages.extract.content.metadata import read_head, read_metadat
 from owt_pipeline.stages.extract.content.model import digest
 
 if TYPE_CHECKING:
-    from owt_pipeline.stages.extract.html.marks import PageRead
+    from owt_pipeline.stages.extract.html.marks import ParsedPage
 
 # A name, since it is made of what this module defines.
 _BLOCKS = "owt_pipeline.stages.extract.block_extractor:blocks"
@@ -44,7 +44,7 @@ class Page:
     fetched_at: int
 
     @cached_property
-    def parsed(self) -> PageRead:
+    def parsed(self) -> ParsedPage:
         """The page as the built-in extractors read it. It is parsed when it is first needed."""
         from owt_pipeline.stages.extract.html.reader import read_page
 

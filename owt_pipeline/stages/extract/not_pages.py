@@ -22,10 +22,12 @@ from owt_pipeline.stages.extract.html.names import NAMES
 from schemas import Reason
 
 MAX_WORDS = 250
-"""Most words of such a page; an article about such pages has more."""
+"""A page with more words passes: an article about such pages has more."""
 
-_HEAD_CHARACTERS = 1 << 16  # searched for a title
-_MAX_CHARACTERS = 1 << 17  # longer pages pass
+# Searched for a title.
+_HEAD_CHARACTERS = 1 << 16
+# A longer page passes.
+_MAX_CHARACTERS = 1 << 17
 
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 _UNSHOWN = re.compile(
@@ -33,19 +35,20 @@ _UNSHOWN = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-_END = r"\W{0,4}(?:\s[|·–—-]\s.*)?$"  # the end of a title, or the site's name
+# The end of a title, or the site's name.
+_END = r"\W{0,4}(?:\s[|·–—-]\s.*)?$"
 _MISSING_PAGE = (
     r"(?:the |this |that )?(?:page|file|document|url|article)(?: you (?:requested|are looking "
     r"for))?"
     r" (?:not|(?:was|is|could|can) ?not|(?:was|is|could|ca)n['’]t) (?:be )?(?:found|available)"
     r"|(?:the |this |that )?page (?:does not|doesn['’]t) exist"
 )
-_SAYS_404 = (
+_TITLE_404 = (
     r"(?:(?:http|error|status)\W{1,3})?404\b"
     r"(?:\W{0,4}(?:error(?: page)?|(?:file or directory |page )?not found))?(?:\)!!1)?"
 )
 _MISSING = re.compile(
-    rf"{_SAYS_404}{_END}|(?:(?:404|oops|sorry)\W{{1,4}})?(?:{_MISSING_PAGE}){_END}|.*[|·:–—-]\s(?:404|{_MISSING_PAGE})\W*$",
+    rf"{_TITLE_404}{_END}|(?:(?:404|oops|sorry)\W{{1,4}})?(?:{_MISSING_PAGE}){_END}|.*[|·:–—-]\s(?:404|{_MISSING_PAGE})\W*$",
     re.IGNORECASE,
 )
 _FOR_SALE = re.compile(
@@ -71,25 +74,29 @@ _WALL_MARKERS = NAMES["markers of walls"]
 
 
 def reason_for_no_page(page: Page) -> tuple[Reason, str] | None:
-    """(reason to reject a page sent instead of the requested one, its signal); None for any
-    other page."""
+    """Return the reason to reject a page sent instead of the requested one, and its signal.
+
+    Return None for any other page.
+    """
     if len(page.html) > _MAX_CHARACTERS:
         return None
-    found = _by_title(page.html) or _by_marker(page.lower_html)
-    if found is None or len(_UNSHOWN.sub(" ", page.html).split()) > MAX_WORDS:
+    reason = _by_title(page.html) or _by_marker(page.lower_html)
+    if reason is None or len(_UNSHOWN.sub(" ", page.html).split()) > MAX_WORDS:
         return None
-    return found
+    return reason
 
 
 def _by_title(page: str) -> tuple[Reason, str] | None:
     match = _TITLE.search(page, 0, _HEAD_CHARACTERS)
     title = " ".join(html.unescape(match[1]).split()) if match else ""
-    about = f"the title is {title[:100]!r}"
+    signal = f"the title is {title[:100]!r}"
     if _MISSING.match(title):
-        return Reason.SOFT_404, f"a missing page: {about}"
+        return Reason.SOFT_404, f"a missing page: {signal}"
     if _FOR_SALE.match(title):
-        return Reason.SOFT_404, f"a parked domain: {about}"
-    return (Reason.WALL, about) if _WALL.match(title) else None
+        return Reason.SOFT_404, f"a parked domain: {signal}"
+    if _WALL.match(title):
+        return Reason.WALL, signal
+    return None
 
 
 def _by_marker(page: bytes) -> tuple[Reason, str] | None:

@@ -1,4 +1,4 @@
-"""Options of extract: what an extractor is asked for, and the limits of a page."""
+"""Options of extract: the settings of an extractor, and the limits of a page."""
 
 from __future__ import annotations
 

@@ -32,18 +32,26 @@ from schemas import DATASETS, Reason
 
 T = TypeVar("T")
 
-_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
-"""Wall-clock limit for a page that sleeps or ignores the signal and so never uses up its CPU
-time. A busy page reaches it only if fifteen other processes share its core throughout."""
+# Limits on the wall clock, for a page that sleeps or ignores the signal and so never uses up its
+# CPU time. A busy page reaches them only if fifteen other processes share its core throughout.
+_MIN_SECONDS = 30.0
+_SECONDS_PER_CPU_SECOND = 15
 
-_NO_CHARACTER = re.compile(
-    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]"
-)  # controls and undecodable bytes
+# Controls and undecodable bytes.
+_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
+# A body with a larger share of them at its start is not a text.
+_MAX_BINARY_SHARE = 0.1
+_BINARY_SAMPLE_CHARS = 4096
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A page without a document."""
+    """A page without a document.
+
+    Attributes:
+      reason: why there is none.
+      detail: what was found; None if the reason is enough.
+    """
 
     reason: Reason
     detail: str | None = None
@@ -51,7 +59,13 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Found:
-    """A page's document, the charset of the page, and what it says against its use (`reserved`)."""
+    """A page with a document.
+
+    Attributes:
+      document: its text and metadata.
+      charset: the charset of the page.
+      reserved: the uses that the page reserves; None if it reserves none.
+    """
 
     document: Extracted
     charset: str
@@ -64,41 +78,56 @@ Result = Found | Rejected
 def extract_all(
     pages: Iterable[T], options: Options, workers: int, work: Callable[[Options, T], Result]
 ) -> Iterator[tuple[T, Result]]:
-    """Pairs of (page, result), in order; `work(options, page)` must be a module-level function.
+    """Yield each page with its result, in order.
+
+    `work(options, page)` must be a module-level function.
 
     Even a single worker is a separate process. A worker that dies of anything but a timeout may
     have been killed from outside (by the kernel, because other processes used up the memory), so
     its page is tried a second time.
     """
     fn = partial(extract_one, options=options, work=work)
-    seconds = max(_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS * options.page_cpu_seconds)
+    seconds = max(_MIN_SECONDS, _SECONDS_PER_CPU_SECOND * options.page_cpu_seconds)
     for page, result in shared_pool(workers).map(fn, pages, seconds=seconds, tries=2):
         yield page, _rejected(result, options) if isinstance(result, WorkerDied) else result
 
 
 def extract_row(options: Options, row: pa.RecordBatch) -> Result:
-    """The result for a row of `pages/`: the columns `final_url`, `fetched_at` and `record`, a
-    WARC record's bytes."""
-    response = read_record(_one(row, "record"))
-    url, moment = _one(row, "final_url"), _one(row, "fetched_at")
-    return extract_body(options, url, moment, response.body, response.charset, response.headers)
+    """Return the result for a row of `pages/`.
+
+    Its columns are `final_url`, `fetched_at` and `record`, the bytes of a WARC record.
+    """
+    response = read_record(_value(row, "record"))
+    return extract_body(
+        options,
+        url=_value(row, "final_url"),
+        fetched_at=_value(row, "fetched_at"),
+        body=response.body,
+        declared=response.charset,
+        headers=response.headers,
+    )
 
 
 def extract_one(page: T, options: Options, work: Callable[[Options, T], Result]) -> Result:
-    """The result for one page under its own limits; if it uses up its CPU time, the process is
-    killed."""
-    load(options)  # outside the limits
+    """Return the result for one page under its own limits.
+
+    If the page uses up its CPU time, the process is killed.
+    """
+    # Outside the limits, since loading may take longer than a page.
+    load(options)
     try:
         with _limits(options.page_cpu_seconds, options.page_memory_mb << 20):
             return work(options, page)
     except Exception as error:
-        if (
-            isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower()
-        ):  # libxml2's wording
-            return Rejected(
-                Reason.EXTRACT_MEMORY, f"more than {options.page_memory_mb:,} MiB of memory"
-            )
+        if _is_out_of_memory(error):
+            detail = f"more than {options.page_memory_mb:,} MiB of memory"
+            return Rejected(Reason.EXTRACT_MEMORY, detail)
         return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # libxml2 reports it in words only.
+    return isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower()
 
 
 def extract_body(
@@ -109,10 +138,10 @@ def extract_body(
     declared: str | None = None,
     headers: Headers | None = None,
 ) -> Result:
-    """The document of a page; raises UserError if its extractor does not exist.
+    """Return the result for a page; raises UserError if its extractor does not exist.
 
     Args:
-      options: name the extractor.
+      options: those of the stage.
       url: the URL that answered; "" for none.
       fetched_at: time of the fetch, in seconds since 1970; no date on the page can be later.
       body: bytes in some charset, or decoded text.
@@ -120,16 +149,20 @@ def extract_body(
       headers: the HTTP headers, if known.
     """
     if isinstance(body, str):
-        html, charset = body, "utf-8"
+        html = body
+        charset = "utf-8"
     elif body.startswith(b"%PDF-"):
         return Rejected(Reason.NO_TEXT, "the body is a PDF, whatever its content type says")
     else:
         html, charset = decode(body, declared)
-    if len(_NO_CHARACTER.findall(html[:4096])) > 0.1 * len(html[:4096]):
+    sample = html[:_BINARY_SAMPLE_CHARS]
+    if len(_NO_CHARACTER.findall(sample)) > _MAX_BINARY_SHARE * len(sample):
         return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
     page = Page(url, html, fetched_at)
-    if options.reject_walls and (instead := reason_for_no_page(page)) is not None:
-        return Rejected(*instead)
+    if options.reject_walls:
+        reason_and_signal = reason_for_no_page(page)
+        if reason_and_signal is not None:
+            return Rejected(*reason_and_signal)
     document = load(options)(page)
     if document is None or not document.text.strip():
         return Rejected(
@@ -139,11 +172,13 @@ def extract_body(
 
 
 def _rejected(death: WorkerDied, options: Options) -> Rejected:
-    if death.timed_out and not death.overdue:
-        return Rejected(
-            Reason.EXTRACT_TIMEOUT, f"more than {options.page_cpu_seconds:g} s of CPU time"
-        )
-    return Rejected(Reason.EXTRACT_TIMEOUT if death.timed_out else Reason.EXTRACT_CRASH, str(death))
+    """Return the reject of a page whose worker died."""
+    if not death.timed_out:
+        return Rejected(Reason.EXTRACT_CRASH, str(death))
+    if death.overdue:
+        return Rejected(Reason.EXTRACT_TIMEOUT, str(death))
+    detail = f"more than {options.page_cpu_seconds:g} s of CPU time"
+    return Rejected(Reason.EXTRACT_TIMEOUT, detail)
 
 
 @contextlib.contextmanager
@@ -156,7 +191,8 @@ def _limits(cpu_seconds: float, memory_bytes: int) -> Iterator[None]:
     however C code reports it. Both limits are lifted at the end. Memory is not limited where the
     system does not report a process' size (macOS).
     """
-    signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)  # an earlier page may have changed both
+    # An earlier page may have changed both.
+    signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {TIMEOUT_SIGNAL})
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     size = _address_space()
@@ -175,7 +211,7 @@ def _limits(cpu_seconds: float, memory_bytes: int) -> Iterator[None]:
 
 
 def _address_space() -> int | None:
-    """The size of this process' address space in bytes; None if unknown."""
+    """Return the size of this process' address space in bytes; None if it is not known."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -184,35 +220,33 @@ def _address_space() -> int | None:
 
 
 def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
-    """The documents and rejects of `pages`, pairs of a row of `pages/` and its result."""
+    """Return the documents and the rejects of pages, pairs of a row of `pages/` and its result."""
     found = [(row, result) for row, result in pages if isinstance(result, Found)]
-    rejected = [(row, result) for row, result in pages if isinstance(result, Rejected)]
     schema = DATASETS["documents"].schema
     kept = empty(schema)
     if found:
         # Copied into one chunk, since the rows are slices of batches with all their records.
         (index,) = pa.Table.from_batches([row for row, _ in found]).combine_chunks().to_batches()
-        columns = {
-            field.name: [getattr(result.document, field.name) for _, result in found]
-            for field in dataclasses.fields(Extracted)
-        }
-        kept = replace_columns(
-            index, schema, **columns, reserved=[result.reserved for _, result in found]
-        )
-    return Outcome(
-        kept,
-        rejects_batch(
-            (_one(row, "url_id"), _one(row, "url"), r.reason, r.detail) for row, r in rejected
-        ),
-        Counter(name for _, result in found for name in _counters(result)),
-    )
+        columns: dict[str, list[Any]] = {}
+        for field in dataclasses.fields(Extracted):
+            columns[field.name] = [getattr(result.document, field.name) for _, result in found]
+        columns["reserved"] = [result.reserved for _, result in found]
+        kept = replace_columns(index, schema, **columns)
+    rejects = []
+    for row, result in pages:
+        if isinstance(result, Rejected):
+            url_id = _value(row, "url_id")
+            rejects.append((url_id, _value(row, "url"), result.reason, result.detail))
+    counters = Counter(name for _, result in found for name in _counters(result))
+    return Outcome(kept, rejects_batch(rejects), counters)
 
 
 def _counters(found: Found) -> Iterator[str]:
+    """Yield the names of the statistics that count a page."""
     yield f"charset_{found.charset}"
     if found.document.blocks_left_out:
         yield "pages_cut"
 
 
-def _one(row: pa.RecordBatch, column: str) -> Any:
+def _value(row: pa.RecordBatch, column: str) -> Any:
     return row[column][0].as_py()

@@ -1,8 +1,8 @@
-"""What a page says against its use for AI, or for text and data mining.
+"""The uses that a page reserves: for AI, or for text and data mining.
 
 `noai` and `noimageai` are values of `<meta name="robots">` and of the header `X-Robots-Tag`, as
 DeviantArt introduced them; `tdm-reservation` is a `<meta>` and a header of the W3C group's protocol
-(TDMRep), where 1 reserves the rights and what the page says overrides its header.
+(TDMRep), where 1 reserves the rights and the page overrides its header.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _ROBOT = re.compile(r"\s*([^\s,:]+)\s*:")
 
 
 def reserved(headers: Headers, page: Page) -> str | None:
-    """What a response states, of `noai`, `noimageai` and `tdm-reservation`, as a list with
-    commas; None for nothing.
+    """Return which of `noai`, `noimageai` and `tdm-reservation` a response declares.
+
+    They are separated by commas. Return None if it declares none of them.
 
     A header for one robot by its name (`otherbot: noai`) does not count. Comments, scripts and
     texts about the words do not count either, since only the elements of the parsed page do.
@@ -36,14 +37,15 @@ def reserved(headers: Headers, page: Page) -> str | None:
         metas.get("robots", ""),
         *(value for name, value in headers if name.lower() == "x-robots-tag"),
     ]
-    found = sorted({word for value in rules for word in _words(value)} & _FOR_ROBOTS)
+    words = {word for value in rules for word in _words(value)}
+    declared = sorted(words & _FOR_ROBOTS)
     if (metas.get(TDM) or header(headers, TDM) or "").strip() == "1":
-        found.append(TDM)
-    return ", ".join(found) or None
+        declared.append(TDM)
+    return ", ".join(declared) or None
 
 
 def _words(value: str) -> Iterator[str]:
-    """The rules in a value, in lower case; none if it is for one robot."""
+    """Yield the rules in a value, in lower case; none if the value is for one robot."""
     robot = _ROBOT.match(value)
     if robot is None or robot[1].lower() in _WITH_VALUE:
         yield from (word.strip().lower() for word in value.split(","))

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from owt_pipeline.ledger.exchange import Slice
 
 
-ROWS = (
-    64  # pages in a batch of documents; workers receive pages one by one, which balances their load
-)
+# Pages in a batch of documents. Workers receive pages one by one, which balances their load.
+_ROWS = 64
 
 
 def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write the documents of a shard."""
     from owt_pipeline.stages.extract.pages import documents, extract_all, extract_row
 
     results = extract_all(
         _rows(run.inputs["pages"], shard), run.options, run.runtime.workers, extract_row
     )
-    while some := list(islice(results, ROWS)):
-        writer.add(len(some), documents(some))
+    while batch := list(islice(results, _ROWS)):
+        writer.add(len(batch), documents(batch))
 
 
 def _rows(reader: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
     from owt_pipeline.formats.warc import pages
 
-    for batch in pages(reader, shard, rows=ROWS):
+    for batch in pages(reader, shard, rows=_ROWS):
         for index in range(batch.num_rows):
             yield batch.slice(index, 1)
 
@@ -49,21 +49,21 @@ class Extract(Stage):
     inputs = ("pages",)
     output = "documents"
     options = Options
-    version = 26
+    version = 27
     libraries = ("lxml", "chardet", "webencodings", *LIBRARIES)
-    steps = (Step(extract_shard, rows=rows_of_input, together=1),)
+    steps = (Step(extract_shard, rows=rows_of_input, max_concurrent=1),)
     example = "owt run run --until extract --favor precision"
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """The digest of our model, or of the user's own code, since the output depends on it.
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+        """Return the digest of our model, or of the user's own code; the output depends on it.
 
-        Tries the user's code on a page, so that a mistake is found before the first stage.
+        Try the user's code on a page, so that a mistake is found before the first stage.
         """
         try_extractor(options)
         return sources(options.extractor)
 
     def preload(self, options: Options) -> list[str]:
-        """Modules to preload, so that a worker killed by a page is quickly replaced."""
+        """Return modules to preload, so that a worker killed by a page is quickly replaced."""
         modules = ["owt_pipeline.stages.extract.pages"]
         built_in = BUILT_IN.get(options.extractor)
         if built_in is not None:

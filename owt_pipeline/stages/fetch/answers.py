@@ -1,5 +1,7 @@
-"""The answer to a URL: a page, or the reason why there is none; live and archived responses are
-judged by one rule."""
+"""The result of a URL: a page, or the reason why there is none.
+
+Live and archived responses are judged by one rule, `judge_response`.
+"""
 
 from __future__ import annotations
 
@@ -52,19 +54,20 @@ class HttpResponse(NamedTuple):
     address: str = ""
 
     def header(self, name: str) -> str | None:
+        """Return the value of a header; None if there is none."""
         return header(self.headers, name)
 
     def beginning(self) -> str:
-        """The first words of the body, for a message."""
+        """Return the first words of the body, for a message."""
         return " ".join(self.body[:200].decode("utf-8", "replace").split())
 
     def location(self) -> URL:
-        """The absolute URL of its Location header; raises ValueError if it is no URL."""
+        """Return the absolute URL of the Location header; raises ValueError if it is not a URL."""
         return URL(redirected(self.url, self.header("location") or ""), encoded=True)
 
 
-# Beginnings of files that some servers send as text/html; no page begins like this.
-_BINARY = (
+# Some servers send such files as text/html; no page begins like them.
+_BINARY_BY_BEGINNING = (
     (b"%PDF-", "a PDF file"),
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
@@ -108,11 +111,14 @@ LIVE = Origin("live")
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its index row, without the columns from urls/ and its place in the WARC file, and
-    its record.
+    """A page: its row of `pages/`, without the columns from `urls/` and its place in the WARC
+    file, and its record.
 
-    The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member,
-    `redirects` are the records of the redirects that led there.
+    The fields are those of `DATASETS["pages"]`.
+
+    Attributes:
+      record: the WARC record as one gzip member.
+      redirects: the records of the redirects that led to it.
     """
 
     source: str
@@ -138,21 +144,27 @@ class FetchFailure:
     detail: str
 
 
-Answer = Page | FetchFailure
+FetchResult = Page | FetchFailure
 
-EARLIEST, LATEST = -(1 << 40), 1 << 40
+EARLIEST = -(1 << 40)
+LATEST = 1 << 40
 """Times before and after every capture, seconds since 1970."""
 
 
 def target_time(choice: str, created_utc: int | None, undated: int = LATEST) -> int:
-    """The time that a capture should be nearest to; `undated` for a submission without a date."""
-    if choice == "nearest":
-        return undated if created_utc is None else created_utc
-    return EARLIEST if choice == "earliest" else LATEST
+    """Return the time that a capture should be nearest to, by `--archive_choice`.
+
+    `undated` is the time for a submission without a date.
+    """
+    if choice == "earliest":
+        return EARLIEST
+    if choice == "latest":
+        return LATEST
+    return undated if created_utc is None else created_utc
 
 
 MAX_REDIRECTS = 10
-"""Redirects followed for one URL."""
+"""Redirects that are followed for one URL."""
 
 
 INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("record", "redirects"))
@@ -160,15 +172,16 @@ INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("reco
 
 
 def judge_response(
-    response: Response, origin: Origin, fetch_ms: int, record: Callable[[str], bytes]
-) -> Answer:
-    """The page of a final response, or why it is none; `record` makes its WARC record, given the
-    body's digest."""
-    refusal = refuse_head(response.status, response.content_type) or refuse_body(
-        response.content_type, response.body
-    )
-    if refusal is not None:
-        return refusal
+    response: Response, origin: Origin, fetch_ms: int, make_record: Callable[[str], bytes]
+) -> FetchResult:
+    """Return the page of a final response, or why it is not one.
+
+    `make_record` returns its WARC record, given the digest of the body.
+    """
+    failure = refuse_head(response.status, response.content_type)
+    failure = failure or refuse_body(response.content_type, response.body)
+    if failure is not None:
+        return failure
     digest = payload_digest(response.body)
     return Page(
         **vars(origin),
@@ -179,16 +192,15 @@ def judge_response(
         fetch_ms=fetch_ms,
         body_bytes=len(response.body),
         payload_digest=digest,
-        record=record(digest),
+        record=make_record(digest),
     )
 
 
 def refuse_head(status: int, content_type: str | None) -> FetchFailure | None:
-    """Why a final response is no page, judged by its head; None if it may be one."""
+    """Return why a final response is not a page, by its head; None if it may be one."""
     if status == 206:
-        return FetchFailure(
-            Reason.BAD_RESPONSE, "a part (status 206) where all of it was asked for"
-        )
+        detail = "a part (status 206) where all of it was asked for"
+        return FetchFailure(Reason.BAD_RESPONSE, detail)
     if status in (204, 205):
         return FetchFailure(Reason.EMPTY_BODY, f"status {status}: no content")
     if not 200 <= status < 300:
@@ -199,37 +211,42 @@ def refuse_head(status: int, content_type: str | None) -> FetchFailure | None:
 
 
 def refuse_body(content_type: str | None, body: bytes) -> FetchFailure | None:
-    """Why a response that may be a page by its head is none, judged by its decoded body; None if
-    it is one."""
+    """Return why a response that may be a page by its head is not one, by its decoded body.
+
+    Returns None if it is a page.
+    """
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     if not start.strip() and not body.strip():
-        return FetchFailure(
-            Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes"
-        )
-    for magic, name in _BINARY:
-        if start.startswith(magic):
+        detail = f"{len(body)} bytes, all blank" if body else "no bytes"
+        return FetchFailure(Reason.EMPTY_BODY, detail)
+    for beginning, name in _BINARY_BY_BEGINNING:
+        if start.startswith(beginning):
             return FetchFailure(Reason.NOT_HTML, f"{name}, sent as {content_type}")
     if media_type_of(content_type) is None and not _LOOKS_LIKE_HTML.match(start):
         sent = f"Content-Type: {content_type[:100]}" if content_type else "no Content-Type"
         return FetchFailure(Reason.NOT_HTML, f"{sent}, and it does not begin like HTML")
-    declares_utf16 = (
-        "utf-16" in (content_type or "").lower() or "utf-32" in (content_type or "").lower()
-    )
-    if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
+    # UTF-32 has three zero bytes in each ASCII letter.
+    charset = (content_type or "").lower()
+    is_wide = "utf-16" in charset or "utf-32" in charset or body.startswith(_UNICODE_MARKS)
+    if b"\x00\x00\x00" in start and not is_wide:
         return FetchFailure(Reason.NOT_HTML, f"binary, sent as {content_type}")
     return None
 
 
 def has_no_page(status: int, headers: Headers) -> bool:
-    """Whether the head shows that the response is no page, so that the body need not be read."""
+    """Return whether the head shows that there is no page, so that the body need not be read."""
     return status in REDIRECTS or refuse_head(status, content_type_of(headers)) is not None
 
 
 class FetchedResponse(NamedTuple):
-    """A final response, the redirects that led to it, its beginning (seconds since 1970) and
-    duration.
+    """A final response and the redirects that led to it; their bodies are as sent.
 
-    Bodies are as sent; a response with more than `max_body_bytes` after decoding is no page.
+    Attributes:
+      received: the final response.
+      redirects: the redirects before it, in order.
+      date: when the first request began, in seconds since 1970.
+      ms: duration of all requests.
+      max_body_bytes: a response with a longer body after decoding is not a page.
     """
 
     received: HttpResponse
@@ -238,10 +255,14 @@ class FetchedResponse(NamedTuple):
     ms: int
     max_body_bytes: int
 
-    def answer(self) -> Answer:
-        """The page, or why there is none. This takes longer than the request, so it is done in a
-        thread."""
-        received, body = self.received, b""  # whatever was received of a response that is no page
+    def result(self) -> FetchResult:
+        """Return the page, or why there is none.
+
+        This takes longer than the request, so it is done in a thread.
+        """
+        received = self.received
+        # Of a response that is not a page, only what came of the body is known.
+        body = b""
         try:
             if not has_no_page(received.status, received.headers):
                 body = decode_body(
@@ -251,29 +272,36 @@ class FetchedResponse(NamedTuple):
             hop = f"redirected to {received.url}: " if self.redirects else ""
             return FetchFailure(_reason_of(error), f"{hop}{error}")
         response = Response(received.url, self.date, received.status, received.headers, body)
-        answer = judge_response(
+        is_as_sent = body is received.body
+        result = judge_response(
             response,
             LIVE,
             self.ms,
-            lambda digest: self._record(received, digest if body is received.body else None),
+            lambda digest: self._record(received, digest if is_as_sent else None),
         )
-        if isinstance(answer, Page):
-            return (
-                replace(answer, redirects=tuple(map(self._record, self.redirects)))
-                if self.redirects
-                else answer
-            )
-        if (asked := received.header("retry-after")) and received.status in (429, 503):
-            return FetchFailure(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
-        return answer
+        if isinstance(result, Page):
+            if not self.redirects:
+                return result
+            return replace(result, redirects=tuple(map(self._record, self.redirects)))
+        retry_after = received.header("retry-after")
+        if retry_after and received.status in (429, 503):
+            detail = f"{result.detail}, Retry-After: {retry_after[:40]}"
+            return FetchFailure(result.reason, detail)
+        return result
 
     def _record(self, received: HttpResponse, digest: str | None = None) -> bytes:
-        about = {"address": received.address, "truncated": "length" if received.truncated else ""}
-        origin = (
-            self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
-        )
+        """Return the WARC record of a response; `digest` is the digest of its body as sent."""
+        first_url = self.redirects[0].url if self.redirects else ""
+        is_first = bool(self.redirects) and received is self.redirects[0]
         return http_record(
-            received.url, self.date, received.head, received.body, digest, origin=origin, **about
+            received.url,
+            self.date,
+            received.head,
+            received.body,
+            digest,
+            origin="" if is_first else first_url,
+            address=received.address,
+            truncated="length" if received.truncated else "",
         )
 
 

@@ -1,4 +1,4 @@
-"""Options of fetch, and which of them shape the pages of which source."""
+"""Options of fetch, and the options that shape the pages of each source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
 from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded, is_gone
@@ -23,45 +23,55 @@ from schemas.settings import shaping_options
 logger = logging.getLogger("owt")
 
 FORMAT = 1
-"""Of segments: raised when those of the former format cannot be read any more, so that nothing
-of them counts."""
+"""The format of segments. Raised when segments of the former one cannot be read any more, so that
+none of them counts."""
 
 ONLINE = ("live", "commoncrawl", "wayback")
-"""The sources on the network: what they have answered is asked for again only on request."""
+"""The sources on the network: their responses are requested again only on demand."""
+
+GATHERED = ("commoncrawl", "wayback")
+"""The sources that one part asks for the URLs of all shards together."""
 
 SHARDS_TOGETHER = 8
 """Shards fetched at once in one process, so that one shard's last slow hosts do not delay the
 next shard."""
 
-_READ_BY = {
+# By the first word of an option's name, the sources whose pages it shapes. An option of another
+# name shapes the pages of all.
+_SOURCES_BY_WORD = {
     "allow": ("live",),
     "allowed": ("live",),
     "archive": ("archive", "commoncrawl", "wayback"),
     "cc": ("commoncrawl",),
     "wayback": ("wayback",),
 }
-"""By the first word of an option's name, the sources whose pages it shapes; an option of another
-name shapes those of all."""
 
 # Open files for each host: its connection, and kept-alive connections to the hosts before it.
 _FILES_PER_CONNECTION = 4
 
-_how = partial(option, shapes_bytes=False)
+# Open files for all else that a process does, and the fewest connections that are still of use.
+_OTHER_FILES = 500
+_MIN_CONNECTIONS = 16
+
+_DIGEST_CHARS = 8
+
+not_in_key = partial(option, shapes_bytes=False)
 """An option that does not shape the output's bytes."""
 
 
 @dataclass(frozen=True)
 class Options:
-    pages_from: tuple[str, ...] = _how(
+    """Options of the stage."""
+
+    pages_from: tuple[str, ...] = not_in_key(
         (),
         "take pages from WARC files: paths, folders or globs, local or gs:// or s3://",
         metavar="GLOB",
     )  # the files' content shapes bytes, and `sources` describes it
-    allow_damaged: bool = _how(
+    allow_damaged: bool = not_in_key(
         False,
         "read damaged files of --pages_from as far as possible, and record in the manifest what is "
-        "lost, instead of "
-        "stopping",
+        "lost, instead of stopping",
     )
     sources: tuple[str, ...] = option(
         (),
@@ -70,18 +80,19 @@ class Options:
         choices=("live", "archive", "commoncrawl", "wayback"),
     )
     archive_choice: str = option(
-        "nearest", "which of an archive's captures to take: the nearest to the submission, the "
-        "earliest or the latest",
+        "nearest",
+        "which of an archive's captures to take: the nearest to the submission, the earliest or "
+        "the latest",
         choices=("nearest", "earliest", "latest"),
-    )  # fmt: skip
-    user_agent: str = _how(
+    )
+    user_agent: str = not_in_key(
         "",
         "User-Agent with contact details, needed for all sources but archive: 'name/1.0 "
         "(+https://example.org/contact)'; robots.txt knows it by this name",
     )
-    host_delay: float = _how(1.0, "seconds between two requests to a host", minimum=0)
-    connections: int = _how(1000, "connections at once, over all hosts", minimum=1)
-    timeout: float = _how(
+    host_delay: float = not_in_key(1.0, "seconds between two requests to a host", minimum=0)
+    connections: int = not_in_key(1000, "connections at once, over all hosts", minimum=1)
+    timeout: float = not_in_key(
         90.0, "seconds for a page with its redirects, without waiting for turns", minimum=0.01
     )
     max_page_bytes: int = option(
@@ -99,58 +110,63 @@ class Options:
     verify_tls: bool = option(
         True, "reject hosts without a valid certificate (off: --no_verify_tls)"
     )
-    proxy: str = _how(
-        "", "proxy for all requests but those to hosts in NO_PROXY, "
-        "http[s]://[USER:PASSWORD@]HOST:PORT; default: "
-        "HTTPS_PROXY and HTTP_PROXY", metavar="URL",
-    )  # fmt: skip
+    proxy: str = not_in_key(
+        "",
+        "proxy for all requests but those to hosts in NO_PROXY, "
+        "http[s]://[USER:PASSWORD@]HOST:PORT; default: HTTPS_PROXY and HTTP_PROXY",
+        metavar="URL",
+    )
     cc_index: str = option(
-        "", "Common Crawl's columnar index, for the source `commoncrawl`: "
+        "",
+        "Common Crawl's columnar index, for the source `commoncrawl`: "
         "s3://commoncrawl/cc-index/table/cc-main/warc "
-        "or https://data.commoncrawl.org/cc-index/table/cc-main/warc, or a copy of "
-        "it", metavar="URI",
-    )  # fmt: skip
+        "or https://data.commoncrawl.org/cc-index/table/cc-main/warc, or a copy of it",
+        metavar="URI",
+    )
     cc_crawls: tuple[str, ...] = option(
         (),
         "crawls of --cc_index to search, such as CC-MAIN-2013-20 CC-MAIN-2013-48",
         metavar="CRAWL",
     )
     cc_data: str = option(
-        "", "the root of the WARC files that --cc_index names: a folder, s3:// or https://; "
-        "default: the parent of its "
-        "folder cc-index/", metavar="URI",
-    )  # fmt: skip
-    cc_delay: float = _how(
-        0.1, "seconds between two requests of a process to a web server that is --cc_data; the "
-        "index is read without "
-        "a delay", minimum=0,
-    )  # fmt: skip
+        "",
+        "the root of the WARC files that --cc_index names: a folder, s3:// or https://; "
+        "default: the parent of its folder cc-index/",
+        metavar="URI",
+    )
+    cc_delay: float = not_in_key(
+        0.1,
+        "seconds between two requests of a process to a web server that is --cc_data; the "
+        "index is read without a delay",
+        minimum=0,
+    )
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
         "where `wayback` looks a URL up: the Wayback Machine's index, or a pywb's "
         "(.../COLLECTION/cdx)",
         metavar="URL",
-    )  # fmt: skip
+    )
     wayback_pages: str = option(
-        "https://web.archive.org/web", "the root of the captures: the Wayback Machine, or a pywb's "
-        "collection",
+        "https://web.archive.org/web",
+        "the root of the captures: the Wayback Machine, or a pywb's collection",
         metavar="URL",
-    )  # fmt: skip
-    wayback_delay: float = _how(
-        2.5, "seconds between two requests to `wayback`, of all workers together; the Internet "
-        "Archive allows 24 "
-        "lookups a minute", minimum=0,
-    )  # fmt: skip
-    retry_failed: bool = _how(
-        False, "once all URLs have an outcome: retry those that failed temporarily (dns, connect, "
-        "proxy, timeout, "
-        "http_429, http_503, http_5xx, robots_unreachable, archive_failed); all others keep their "
-        "outcome",
-    )  # fmt: skip
-    refetch: bool = _how(
+    )
+    wayback_delay: float = not_in_key(
+        2.5,
+        "seconds between two requests to `wayback`, of all workers together; the Internet "
+        "Archive allows 24 lookups a minute",
+        minimum=0,
+    )
+    retry_failed: bool = not_in_key(
+        False,
+        "once all URLs have an outcome: retry those that failed temporarily (dns, connect, "
+        "proxy, timeout, http_429, http_503, http_5xx, robots_unreachable, archive_failed); all "
+        "others keep their outcome",
+    )
+    refetch: bool = not_in_key(
         False, "fetch pages of this run again that were lost or damaged, as they are now"
     )
-    resolve: tuple[str, ...] = _how(
+    resolve: tuple[str, ...] = not_in_key(
         (),
         "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
         metavar="PATTERN=ADDRESS[:PORT]",
@@ -159,80 +175,89 @@ class Options:
     @property
     def order(self) -> tuple[str, ...]:
         """The sources to ask, in order."""
-        return tuple(dict.fromkeys(self.sources)) or (
-            ("archive",) if self.pages_from else ("live",)
-        )
+        if self.sources:
+            return tuple(dict.fromkeys(self.sources))
+        return ("archive",) if self.pages_from else ("live",)
 
     @property
     def index_root(self) -> str:
-        """The root that Common Crawl's index and its WARC files share; raises UserError if it
-        cannot be derived."""
-        root, middle, _ = self.cc_index.rstrip("/").partition("/cc-index/")
-        if not middle:
+        """The root that Common Crawl's index and its WARC files share.
+
+        Raises UserError if it cannot be derived.
+        """
+        root, separator, _ = self.cc_index.rstrip("/").partition("/cc-index/")
+        if not separator:
             raise UserError(
                 f"--cc_index {self.cc_index}: not a folder below .../cc-index/; give the root of "
-                f"the WARC files as "
-                "--cc_data"
+                "the WARC files as --cc_data"
             )
         return root
 
     @property
     def gathered(self) -> tuple[str, ...]:
-        """Those of the sources that are asked for the URLs of all shards together, in order:
-        two, or "" for none."""
-        found = tuple(name for name in self.order if name in ("commoncrawl", "wayback"))
-        return (*("", "")[len(found) :], *found)
+        """The gathered sources of this run, in order: always two, "" for none."""
+        names = [name for name in self.order if name in GATHERED]
+        num_missing = len(GATHERED) - len(names)
+        return (*[""] * num_missing, *names)
 
 
 def shaping_of(options: Options, sources: Iterable[str]) -> dict[str, Any]:
-    """The options that shape the pages of any of these sources, by name."""
-    given = {**shaping_options(options), "allowed_ports": sorted(set(options.allowed_ports))}
-    asked = set(sources)
-    return {
-        name: given[name]
-        for name in given
-        if asked.intersection(_READ_BY.get(name.split("_")[0], asked))
-    }
+    """Return the options that shape the pages of any of these sources, by name."""
+    chosen = set(sources)
+    by_name = {**shaping_options(options), "allowed_ports": sorted(set(options.allowed_ports))}
+    shaping = {}
+    for name, value in by_name.items():
+        first_word = name.split("_")[0]
+        if chosen.intersection(_SOURCES_BY_WORD.get(first_word, chosen)):
+            shaping[name] = value
+    return shaping
 
 
 def digest_of_source(options: Options, source: str, recorded: Recorded) -> str:
-    """Return eight hex digits that change whenever the source may answer otherwise, by the
-    options and by the archives, which may be `recorded`."""
+    """Return hex digits that change whenever the source may respond otherwise.
+
+    They depend on the options, and on the archive files, which may be `recorded`.
+    """
     shaping = shaping_of(options, [source])
     del shaping["sources"]
-    files = shaping_sources(archives_of(options, recorded)) if source == "archive" else []
-    return hashlib.sha256(
-        json.dumps([FORMAT, shaping, files], sort_keys=True).encode()
-    ).hexdigest()[:8]
+    files = key_sources(archives_of(options, recorded)) if source == "archive" else []
+    content = json.dumps([FORMAT, shaping, files], sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
 
 
 def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
-    """What identifies each archive file, by name; one that is gone is what was recorded of it."""
-    known = {each.get("uri", ""): dict(each) for each in recorded}
+    """Return what identifies each archive file, by name.
+
+    A missing file is described as it was `recorded`.
+    """
+    recorded_by_uri = {source.get("uri", ""): dict(source) for source in recorded}
     files = []
-    for uri in expand_globs(options.pages_from, "--pages_from", known):
-        if uri in known and is_gone(uri):
-            files.append(known[uri])
+    for uri in expand_globs(options.pages_from, "--pages_from", recorded_by_uri):
+        if uri in recorded_by_uri and is_gone(uri):
+            files.append(recorded_by_uri[uri])
             continue
-        before = find_recorded(recorded, uri, uri.rpartition("/")[2])
-        files.append({**describe_source(uri, before), "uri": uri})
+        source = find_recorded(recorded, uri, uri.rpartition("/")[2])
+        files.append({**describe_source(uri, source), "uri": uri})
     return sorted(files, key=itemgetter("name"))
 
 
 @functools.cache
-def allowed_connections(wanted: int) -> int:
-    """The connections that are wanted, or as many as the system's limit on open files allows,
-    which is raised."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    allowed = (
-        wanted if hard == resource.RLIM_INFINITY else max((hard - 500) // _FILES_PER_CONNECTION, 16)
+def allowed_connections(num_wanted: int) -> int:
+    """Return how many of the wanted connections the system allows, by its limit on open files.
+
+    The limit is raised as far as the system allows it.
+    """
+    _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
+    if max_files == resource.RLIM_INFINITY:
+        return num_wanted
+    allowed = max((max_files - _OTHER_FILES) // _FILES_PER_CONNECTION, _MIN_CONNECTIONS)
+    if allowed >= num_wanted:
+        return num_wanted
+    logger.warning(
+        "fetch: %d connections at once, not %d: the system allows %d files",
+        allowed,
+        num_wanted,
+        max_files,
     )
-    if allowed < wanted:
-        logger.warning(
-            "fetch: %d connections at once, not %d: the system allows %d files",
-            allowed,
-            wanted,
-            hard,
-        )
-    return min(wanted, allowed)
+    return allowed

@@ -1,9 +1,9 @@
 """Sources on the network: each part makes its requests in an event loop of its own, and the
-answers go into segments.
+results go into segments.
 
-    client  ->  Breaker: no URL is rejected because the network or an archive is down
+    client  ->  CircuitBreaker: no URL is rejected because the network or an archive is down
             ->  Recorder: records are made in threads, while the event loop fetches on
-            ->  the shard's segments, by the one Attempt whose id is in warc/SHARD/attempt
+            ->  the shard's segments, by the one ShardLease whose id is in warc/SHARD/attempt
 
 Parts share nothing: a host is in one shard, and limits of all hosts together are divided over the
 parts of a process.
@@ -16,16 +16,16 @@ import math
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from owt_pipeline import progress
 from owt_pipeline.engine.parts import stop_after_failure
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.answers import Answer, FetchedResponse, FetchFailure, Page
+from owt_pipeline.stages.fetch.answers import FetchedResponse, FetchFailure, FetchResult, Page
 from owt_pipeline.stages.fetch.options import allowed_connections
 from owt_pipeline.stages.fetch.segments import SegmentReader, SegmentWriter
 from owt_pipeline.storage.folder import Storage
@@ -36,23 +36,28 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 C = TypeVar("C", bound="Client")
 
+# A segment is written after this many seconds, or once its records have this many bytes. A kill
+# loses the results that are not in a segment yet.
 SEGMENT_SECONDS = 5.0
-BUCKET_SECONDS = 30.0  # each segment is a request there; it costs money and half a second
 SEGMENT_BYTES = 8 << 20
-"""A segment is written so often, or once its records have so many bytes: a kill loses what is in
-none yet."""
+# In a bucket, each segment is a request, which costs money and half a second.
+BUCKET_SECONDS = 30.0
 
-_LATER_SECONDS = 60.0
-"""After the first minutes of a shard, segments are written after a sixtieth of its time, at most
-so many seconds: they stay, and the last slow hosts of a large shard take hours."""
+# After the first minutes of a shard, segments are written after a sixtieth of its time, at most
+# this many seconds: segments stay, and the last slow hosts of a large shard take hours.
+_MAX_SEGMENT_SECONDS = 60.0
 
+# A batch of records is made once it has this many bytes, and this many times in the time between
+# two segments.
 _BATCH_BYTES = 512 << 10
-_BATCHES = 5
-"""A batch has so many bytes, or what came in that part of a segment's time."""
+_BATCHES_PER_SEGMENT = 5
 
+# About the memory of a result without a body.
+_FAILURE_BYTES = 100
+
+# A lease whose holder writes no segment for this long is taken for abandoned. In a bucket, that is
+# the time of two segments.
 PATIENCE_SECONDS = 60.0
-"""An attempt that writes no segment for so long is taken for dead; two segments of a run in a
-bucket."""
 
 
 class Client(Protocol):
@@ -61,19 +66,20 @@ class Client(Protocol):
     columns: ClassVar[Sequence[str]]
     """The columns of urls/ that it needs; `url_id` is the first."""
 
-    async def ask(self, urls: pa.Table, recorder: Recorder, before: SegmentReader | None) -> None:
-        """Request each URL of `urls` (with the source's columns) and give each answer to
-        `recorder`.
+    async def fetch_all(
+        self, urls: pa.Table, recorder: Recorder, earlier_results: SegmentReader | None
+    ) -> None:
+        """Request each URL of `urls` (with `columns`) and give each result to `recorder`.
 
-        `before` is what an earlier attempt was answered, which may have sent requests to the same
-        hosts a moment ago.
+        `earlier_results` come from an earlier lease. It may have sent requests to the same hosts a
+        moment ago.
         """
 
     async def close(self) -> None: ...
 
 
 def with_client(make: Callable[[], C], use: Callable[[C], Coroutine[Any, Any, R]]) -> R:
-    """The result of `use` with a client, in an event loop of its own."""
+    """Return the result of `use` with a client, in an event loop of its own."""
 
     async def run() -> R:
         client = make()
@@ -85,22 +91,25 @@ def with_client(make: Callable[[], C], use: Callable[[C], Coroutine[Any, Any, R]
     return asyncio.run(run())
 
 
-def share(options: Options, parts: int) -> Options:
-    """The options of one of so many parts of a process at once: its share of the connections,
-    and of the requests to Common Crawl."""
-    connections = -(-allowed_connections(options.connections) // parts)
-    return replace(options, connections=connections, cc_delay=options.cc_delay * parts)
+def split_limits(options: Options, num_parts: int) -> Options:
+    """Return the options for one of several parts that run in one process.
+
+    Each gets its share of the connections, and of the requests to Common Crawl.
+    """
+    connections = -(-allowed_connections(options.connections) // num_parts)
+    return replace(options, connections=connections, cc_delay=options.cc_delay * num_parts)
 
 
-async def until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:
-    """Await `asking`, but no longer than the recorder goes on; raises what either raises."""
-    task = asyncio.ensure_future(asking)
+async def until_stopped(recorder: Recorder, fetching: Awaitable[None]) -> None:
+    """Await `fetching`, but no longer than the recorder goes on; raises what either raises."""
+    task = asyncio.ensure_future(fetching)
     try:
         while not (task.done() or recorder.stopped.done()):
             await asyncio.wait(
                 {task, recorder.stopped}, timeout=1, return_when=asyncio.FIRST_COMPLETED
             )
-            progress.advance(0)  # shows that the run is alive while no answer arrives
+            # Shows that the run is alive while no response arrives.
+            progress.advance(0)
             stop_after_failure()
         await (task if task.done() else recorder.stopped)
     finally:
@@ -108,11 +117,20 @@ async def until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+class _HeldFailure(NamedTuple):
+    """A failure that may be the network's: when it happened, and whose it is."""
+
+    at: float
+    name: str
+    url_id: int
+    failure: FetchFailure
+
+
 class CircuitBreaker:
-    """Takes the answers of one source to the URLs of one shard; used in one event loop, by any
+    """Takes the results of one source for the URLs of one shard; used in one event loop, by any
     number of tasks.
 
-    Failures without an answer are held back. They become their URLs' outcomes once a later request
+    Failures without a response are held back. They become their URLs' outcomes once a later request
     succeeds, or when no request is left. If too many in a row are held, the network, the resolver,
     the proxy or an archive is down: the run stops, and these URLs have no outcome, so the next run
     requests them again.
@@ -121,171 +139,216 @@ class CircuitBreaker:
     def __init__(
         self,
         recorder: Recorder,
-        most: float,
+        max_failures: float,
         is_silent: Callable[[FetchFailure], bool],
-        what: str,
-        works: Callable[[], Awaitable[bool]] | None = None,
+        subject: str,
+        is_network_up: Callable[[], Awaitable[bool]] | None = None,
     ):
-        """Outcomes go to `recorder`. After failures of `most` names in a row, for which
-        `is_silent` returns True, the run stops with a message about `what`; but not if `works`
-        finds that an answer comes from elsewhere."""
-        self._recorder, self._most, self._is_silent = recorder, most, is_silent
-        self._what, self._works = what, works
-        self._held: deque[tuple[float, str, int, FetchFailure]] = deque()  # when, whose
-        self._names: Counter[str] = Counter()  # of those held
+        """Return a breaker whose outcomes go to `recorder`.
+
+        Args:
+          max_failures: the number of names that fail in a row and stop the run.
+          is_silent: whether a failure is one without a response.
+          subject: what failed, for the message.
+          is_network_up: whether a response comes from elsewhere, so that the run goes on.
+        """
+        self._recorder = recorder
+        self._max_failures = max_failures
+        self._is_silent = is_silent
+        self._subject = subject
+        self._is_network_up = is_network_up
+        self._held_failures: deque[_HeldFailure] = deque()
+        self._num_held_by_name: Counter[str] = Counter()
         self._judging = asyncio.Lock()
 
     async def take(
-        self, url_id: int, answer: Answer | FetchedResponse, begun: float, name: str = ""
+        self, url_id: int, result: FetchResult | FetchedResponse, started: float, name: str = ""
     ) -> None:
-        """Take the answer to a request that began at `begun`, in `time.monotonic` seconds;
-        raises UserError. `name` is whose failure it is: by default the URL's."""
-        if not isinstance(answer, FetchFailure) or not self._is_silent(answer):
-            await self.settle(begun)
-            await self._recorder.take(url_id, answer)
+        """Take the result of a request that began at `started`, in `time.monotonic` seconds.
+
+        `name` is whose failure it is: by default the URL's. Raises UserError if the run has to
+        stop.
+        """
+        if not isinstance(result, FetchFailure) or not self._is_silent(result):
+            await self.settle(started)
+            await self._recorder.take(url_id, result)
             return
         name = name or str(url_id)
-        self._held.append((time.monotonic(), name, url_id, answer))
-        self._names[name] += 1
-        if len(self._names) < self._most:
+        self._held_failures.append(_HeldFailure(time.monotonic(), name, url_id, result))
+        self._num_held_by_name[name] += 1
+        if len(self._num_held_by_name) < self._max_failures:
             return
+        # One task finds out whether the network works; the others wait for it.
         async with self._judging:
-            if len(self._names) < self._most:
+            if len(self._num_held_by_name) < self._max_failures:
                 return
-            if self._works is None or not await self._works():
+            if self._is_network_up is None or not await self._is_network_up():
                 raise UserError(self._problem())
             await self.settle()
 
-    async def settle(self, begun: float = math.inf) -> None:
-        """Record the failures before `begun`, when a request that succeeded began; at the end,
+    async def settle(self, started: float = math.inf) -> None:
+        """Record the failures before `started`, when a request that succeeded began; at the end,
         all of them."""
-        while self._held and self._held[0][0] < begun:
-            _, name, url_id, answer = self._held.popleft()
-            self._names[name] -= 1
-            if not self._names[name]:
-                del self._names[name]
-            await self._recorder.take(url_id, answer)
+        while self._held_failures and self._held_failures[0].at < started:
+            held_failure = self._held_failures.popleft()
+            self._num_held_by_name[held_failure.name] -= 1
+            if not self._num_held_by_name[held_failure.name]:
+                del self._num_held_by_name[held_failure.name]
+            await self._recorder.take(held_failure.url_id, held_failure.failure)
 
     def _problem(self) -> str:
-        reasons = Counter(str(answer.reason) for _, _, _, answer in self._held)
-        counted = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
+        num_by_reason = Counter(
+            str(held_failure.failure.reason) for held_failure in self._held_failures
+        )
+        reasons = ", ".join(f"{reason} {num:,}" for reason, num in num_by_reason.most_common())
         return (
-            f"{len(self._names):,} {self._what} ({counted}); the last one: "
-            f"{self._held[-1][3].detail}. Their URLs have "
+            f"{len(self._num_held_by_name):,} {self._subject} ({reasons}); the last one: "
+            f"{self._held_failures[-1].failure.detail}. Their URLs have "
             "no outcome yet: run the same command again later, and it continues where it stopped"
         )
 
 
-def wait_after(seconds: float, shortest: float) -> float:
-    """Seconds between two segments of a shard that has taken so many; `shortest` at its
-    beginning."""
-    return max(shortest, min(seconds / 60, _LATER_SECONDS))
+def wait_after(seconds: float, min_wait: float) -> float:
+    """Return the seconds between two segments of a shard, `seconds` after its beginning."""
+    return max(min_wait, min(seconds / 60, _MAX_SEGMENT_SECONDS))
 
 
 class Recorder:
-    """Takes the answers for a shard; they are in its segments when the block ends.
+    """Takes the results for a shard; they are in its segments when the block ends.
 
-    async with Recorder(writer, attempt, recorded) as recorder:
-        ...  await recorder.take(url_id, fetched)
+    async with Recorder(writer, lease, on_recorded) as recorder:
+        ...  await recorder.take(url_id, result)
 
     Attributes:
-      stopped: done once it cannot go on; its result raises why: Superseded, or what writing raised.
+      is_last: whether temporary failures are final.
+      stopped: done once it cannot go on. Its result raises Superseded, or the error of writing.
     """
 
     stopped: asyncio.Future[None]
-    _writing: asyncio.Future[
-        tuple[int, int]
-    ]  # the last write; it goes on if the task that waits for it is cancelled
+    # The last write. It goes on if the task that waits for it is cancelled.
+    _writing: asyncio.Future[tuple[int, int, Counter[str]]]
 
     def __init__(
-        self, writer: SegmentWriter, attempt: ShardLease, recorded: Callable[[int, int], None]
+        self,
+        writer: SegmentWriter,
+        lease: ShardLease,
+        on_recorded: Callable[[int, int, Mapping[str, int]], None],
     ):
-        """A recorder that writes with `writer`; calls `recorded` with the numbers of further
-        answers and pages."""
+        """Return a recorder that writes with `writer`.
+
+        It calls `on_recorded` with the numbers of further results, pages, and failures by reason.
+        """
         self.is_last = writer.is_last
-        self._recorded, self._attempt, self._writer = recorded, attempt, writer
+        self._on_recorded = on_recorded
+        self._lease = lease
+        self._writer = writer
         self._seconds = SEGMENT_SECONDS if writer.workdir.is_local else BUCKET_SECONDS
-        self._batch: list[tuple[int, FetchedResponse | Answer]] = []
+        self._batch: list[tuple[int, FetchedResponse | FetchResult]] = []
         self._batch_bytes = 0
         self._recording = asyncio.Lock()
 
     async def __aenter__(self) -> Recorder:
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, [], False, False))
+        nothing: list[tuple[int, FetchedResponse | FetchResult]] = []
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, nothing, False, False))
         self.stopped = asyncio.ensure_future(self._tick())
         return self
 
-    async def __aexit__(self, kind: type | None, *_: object) -> None:
+    async def __aexit__(self, error_type: type | None, *_: object) -> None:
         self.stopped.cancel()
         (error,) = await asyncio.gather(self.stopped, return_exceptions=True)
-        if isinstance(error, Superseded):  # what was taken while it looked
+        if isinstance(error, Superseded):
+            # Results may have been taken while it looked for another lease.
             await asyncio.to_thread(self._write, self._batch, False, True)
         if not isinstance(error, Exception):
-            await self._record(checks=True, flushes=True)
-        elif kind is None:
+            await self._record(checks_lease=True, flushes=True)
+        elif error_type is None:
             raise error
 
-    async def take(self, url_id: int, fetched: FetchedResponse | Answer) -> None:
+    async def take(self, url_id: int, result: FetchedResponse | FetchResult) -> None:
         """Take a result; waits while a batch is full and the one before is being recorded.
-        Raises what writing raised, such as OSError for a full disk."""
+
+        Raises the error of writing, such as OSError for a full disk.
+        """
         if self.stopped.done():
             self.stopped.result()
-        self._batch.append((url_id, fetched))
-        self._batch_bytes += (
-            len(fetched.received.body) if isinstance(fetched, FetchedResponse) else 100
-        )
+        self._batch.append((url_id, result))
+        if isinstance(result, FetchedResponse):
+            self._batch_bytes += len(result.received.body)
+        else:
+            self._batch_bytes += _FAILURE_BYTES
         if self._batch_bytes >= _BATCH_BYTES:
             await self._record(_BATCH_BYTES)
 
     async def _tick(self) -> None:
-        started = written = time.monotonic()
+        """Record the results in batches, until it is cancelled."""
+        started = time.monotonic()
+        written = started
         while True:
-            await asyncio.sleep(self._seconds / _BATCHES)
+            await asyncio.sleep(self._seconds / _BATCHES_PER_SEGMENT)
             now = time.monotonic()
             is_due = now - written >= wait_after(now - started, self._seconds)
-            written = now if is_due else written
-            await self._record(checks=True, flushes=is_due)
+            if is_due:
+                written = now
+            await self._record(checks_lease=True, flushes=is_due)
 
-    async def _record(self, least: int = 0, *, checks: bool = False, flushes: bool = False) -> None:
-        """Record the batch if it still has so many bytes; then write the segment, and look for
-        another attempt."""
+    async def _record(
+        self, min_bytes: int = 0, *, checks_lease: bool = False, flushes: bool = False
+    ) -> None:
+        """Record the batch if it still has `min_bytes`; then write the segment, and look for
+        another lease."""
         async with self._recording:
+            # A task that was cancelled here leaves a write that goes on: the next one waits for it.
             await asyncio.shield(self._writing)
-            if self._batch_bytes < least or not (self._batch or checks):
+            if self._batch_bytes < min_bytes or not (self._batch or checks_lease):
                 return
-            batch, self._batch, self._batch_bytes = self._batch, [], 0
+            batch = self._batch
+            self._batch = []
+            self._batch_bytes = 0
             self._writing = asyncio.ensure_future(
-                asyncio.to_thread(self._write, batch, checks, flushes)
+                asyncio.to_thread(self._write, batch, checks_lease, flushes)
             )
-            self._recorded(*await asyncio.shield(self._writing))
+            self._on_recorded(*await asyncio.shield(self._writing))
 
     def _write(
-        self, batch: Sequence[tuple[int, FetchedResponse | Answer]], checks: bool, flushes: bool
-    ) -> tuple[int, int]:
-        answers = pages = 0
-        for url_id, fetched in batch:
-            answer = fetched.answer() if isinstance(fetched, FetchedResponse) else fetched
-            answers += self._writer.append(url_id, answer)
-            pages += isinstance(answer, Page)
+        self,
+        batch: Sequence[tuple[int, FetchedResponse | FetchResult]],
+        checks_lease: bool,
+        flushes: bool,
+    ) -> tuple[int, int, Counter[str]]:
+        """Make the records of a batch.
+
+        Returns the numbers of final results and pages, and of final failures by reason.
+        """
+        num_results = 0
+        num_pages = 0
+        failures: Counter[str] = Counter()
+        for url_id, taken in batch:
+            result = taken.result() if isinstance(taken, FetchedResponse) else taken
+            is_final = self._writer.append(url_id, result)
+            num_results += is_final
+            num_pages += isinstance(result, Page)
+            if is_final and isinstance(result, FetchFailure):
+                failures[str(result.reason)] += 1
         if flushes or self._writer.bytes >= SEGMENT_BYTES:
             self._writer.flush()
         try:
-            if checks:
-                self._attempt.check()
+            if checks_lease:
+                self._lease.check()
         except Superseded:
             self._writer.flush()
             raise
-        return answers, pages
+        return num_results, num_pages, failures
 
 
 class Superseded(Exception):
-    """Another attempt makes the requests for the shard now."""
+    """Another lease makes the requests for the shard now."""
 
 
 class ShardLease:
-    """The right of one attempt to make requests for a shard: a file with its id, which the next
-    attempt replaces.
+    """The right to make requests for a shard: a file with the holder's id, which the next holder
+    replaces.
 
-    An attempt that finds another's id there stops. It looks when it writes a segment, so both may
+    A holder that finds another's id there stops. It looks when it writes a segment, so both may
     make requests for as long as a segment takes.
 
     Attributes:
@@ -293,40 +356,50 @@ class ShardLease:
     """
 
     def __init__(self, workdir: Storage, folder: str):
-        """An attempt at the shard whose segments are in `folder`."""
+        """Return a lease of the shard whose segments are in `folder`."""
         self.id = uuid.uuid4().hex
-        self._workdir, self._folder, self._path = workdir, folder, f"{folder}/attempt"
+        self._workdir = workdir
+        self._folder = folder
+        self._path = f"{folder}/attempt"
 
     def begin(self) -> bool:
-        """Take the file over; returns whether another attempt had it, which may still make
-        requests."""
-        was_there = self._workdir.exists(self._path)
+        """Take the file over; returns whether another one had it, which may still make requests."""
+        has_holder = self._workdir.exists(self._path)
         self._workdir.write(self._path, self.id.encode())
-        return was_there
+        return has_holder
 
     def check(self) -> None:
-        """Raise Superseded if the file has another attempt's id."""
+        """Raise Superseded if the file has another lease's id."""
         if self._owner() not in (None, self.id):
             raise Superseded
 
     def end(self) -> None:
-        """Remove the file, unless it is another attempt's."""
+        """Remove the file, unless it is another lease's."""
         if self._owner() == self.id:
             self._workdir.delete(self._path)
 
     async def wait_for_other(self) -> None:
-        """Wait until the attempt that has superseded this one ends, or has written nothing for
-        PATIENCE_SECONDS."""
-        seen, since = ("", 0), 0.0
-        while (owner := await asyncio.to_thread(self._owner)) not in (None, self.id):
-            if (
-                now := (owner, len(await asyncio.to_thread((self._workdir / self._folder).names)))
-            ) != seen:
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > PATIENCE_SECONDS:
+        """Wait until the lease that has superseded this one ends, or its holder has written
+        nothing for PATIENCE_SECONDS."""
+        last_seen = ("", 0)
+        seen_since = 0.0
+        while True:
+            owner = await asyncio.to_thread(self._owner)
+            if owner in (None, self.id):
+                return
+            names = await asyncio.to_thread((self._workdir / self._folder).names)
+            seen = (str(owner), len(names))
+            if seen != last_seen:
+                last_seen = seen
+                seen_since = time.monotonic()
+            elif time.monotonic() - seen_since > PATIENCE_SECONDS:
                 return
             await asyncio.sleep(PATIENCE_SECONDS / 20)
 
     def _owner(self) -> str | None:
-        found = self._workdir.read_version(self._path)
-        return found[0].decode("utf-8", "replace") if found is not None else None
+        """Return the id in the file; None if there is no file."""
+        version = self._workdir.read_version(self._path)
+        if version is None:
+            return None
+        content, _ = version
+        return content.decode("utf-8", "replace")

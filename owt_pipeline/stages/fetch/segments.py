@@ -1,387 +1,393 @@
-"""Segments: what the sources answered, in WARC files that are written once and kept for good.
+"""Segments: the results of the sources, in WARC files that are written once.
 
     warc/part-00007/live-1f0c9a72-000003-SHA256.warc.gz
 
-A segment has the answers of one source to some URLs of one shard: a warcinfo record; a resource
-record, whose content is an Arrow stream with a row for each URL (`ANSWERS`); and the records of the
-pages, each after those of the redirects that led to it. It is complete when it appears. Its name
-has the source, a digest of the options that shape the source's answers, a number, by which segments
-are ordered, and the SHA-256 of the file. An answer counts for every shard that has the URL, in
-whatever generation, as long as these options are the same.
+A segment has the results of one source for some URLs of one shard:
 
-The root manifest counts the rounds of each shard: how often its failed or lost URLs were asked for
-again. The round is a part of the shard's key, so the shard is made again, and an interrupted round
-continues with or without the flag that has begun it.
+1. a warcinfo record;
+2. a resource record, whose content is an Arrow stream with a row for each URL (`ANSWERS`);
+3. the records of the pages, each after the records of the redirects that led to it.
+
+It is complete when it appears. Its name has the source, a digest of the options that shape the
+source's results, a number, by which segments are ordered, and the SHA-256 of the file. A result
+counts for every shard that has the URL, in whatever generation, as long as these options are the
+same.
+
+Segments of sources on the network are never deleted: nobody could write them again. Segments of
+archive files are swept like other files.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.warc import resource_record, warcinfo_record
-from owt_pipeline.ledger.commit import lost_files, shard_name
-from owt_pipeline.ledger.dataset import DatasetReader, batch_of
-from owt_pipeline.stages.fetch.answers import INDEXED, Answer, FetchFailure
-from owt_pipeline.stages.fetch.options import ONLINE
+from owt_pipeline.ledger.commit import shard_name
+from owt_pipeline.ledger.dataset import batch_of
+from owt_pipeline.stages.fetch.answers import INDEXED, FetchFailure, FetchResult
 from owt_pipeline.storage.folder import Storage, at_once
-from schemas import DATASETS, Reason
-from schemas.manifest import Root, ShardFile, ShardRecord
+from schemas import DATASETS
+from schemas.manifest import Root, ShardFile
 from schemas.reasons import TEMPORARY
-
-if TYPE_CHECKING:
-    from owt_pipeline.engine.stage import Runtime, StageRun
-    from owt_pipeline.stages.fetch.options import Options
-
-logger = logging.getLogger("owt")
 
 FOLDER = "warc"
 """Folder of a run for segments, and the kind of these files."""
 
-_TYPES = {field.name: field.type for field in DATASETS["pages"].schema}
+_PAGES_TYPES = {field.name: field.type for field in DATASETS["pages"].schema}
 
 ANSWERS = pa.schema(
     [
         ("url_id", pa.uint64()),
-        ("round", pa.uint32()),  # of retries, in which the source was asked
-        ("is_final", pa.bool_()),  # not so for a temporary failure before the end of the shard
-        ("reason", pa.string()),  # why there is no page; null for a page
+        # The round of retries of the request.
+        ("round", pa.uint32()),
+        # False for a temporary failure before the end of the shard.
+        ("is_final", pa.bool_()),
+        # Why there is no page; null for a page.
+        ("reason", pa.string()),
         ("detail", pa.string()),
-        *((name, _TYPES[name]) for name in INDEXED),
-        (
-            "offset",
-            pa.uint64(),
-        ),  # of the page's record; in the file, from the end of the first two records on
+        *((name, _PAGES_TYPES[name]) for name in INDEXED),
+        # The place of the page's record. In the file, it counts from the end of the first two
+        # records on, whose length is not known before this table is written.
+        ("offset", pa.uint64()),
         ("length", pa.uint64()),
     ]
 )
+"""The table of a segment, one row for each URL."""
 
-_READ = ANSWERS.append(pa.field("segment", pa.string()))  # path in the run's folder
-_BRIEF = pa.schema(
-    [("url_id", pa.uint64()), *((name, pa.bool_()) for name in ("is_page", "is_final", "is_past"))]
+_ANSWERS_OF_SEGMENT = ANSWERS.append(pa.field("segment", pa.string()))
+"""The rows as they are read: with offsets in the file, and the segment's path."""
+
+_SUMMARIES = pa.schema(
+    [
+        ("url_id", pa.uint64()),
+        ("is_page", pa.bool_()),
+        ("is_final", pa.bool_()),
+        # Whether it is a temporary failure of an earlier round, which does not count any more.
+        ("is_past", pa.bool_()),
+    ]
 )
+"""The columns that stay in memory."""
 
-_INDEXED_OF = attrgetter(*INDEXED)
+_indexed_fields = attrgetter(*INDEXED)
 _NO_PAGE = (None,) * (len(INDEXED) + 2)
-_ROW_BYTES = 500  # memory of a row's objects, about
-_FIRST_READ = 64 << 10  # bytes; in most segments the first two records have fewer
+
+# About the memory of the objects of a row.
+_ROW_BYTES = 500
+
+# In most segments, the first two records have fewer bytes, so one request reads them.
+_FIRST_READ_BYTES = 64 << 10
+
 SUFFIX = ".warc.gz"
+_DIGEST_CHARS = 64
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
-_TEMPORARY = sorted(map(str, TEMPORARY))  # an array would import pandas with this module
+
+# Strings, since an array would import pandas with this module.
+_TEMPORARY = sorted(map(str, TEMPORARY))
 
 
 def shards_with_hosts_of(root: Root, shard: int) -> list[int]:
-    """The shards of all generations that may have a host in common with `shard`: a host is in
-    shard `home_of(host)` modulo the number of shards."""
-    own = root.generations[root.generation_of(shard)]
-    found: list[int] = []
-    for each in root.generations:
-        common = math.gcd(own.shards, each.shards)
-        found += range(each.first + (shard - own.first) % common, each.range.stop, common)
-    return found
+    """Return the shards of all generations that may have a host in common with `shard`.
+
+    A host is in shard `host_hash(host)` modulo the number of shards of its generation.
+    """
+    generation_of_shard = root.generations[root.generation_of(shard)]
+    shards: list[int] = []
+    for generation in root.generations:
+        step = math.gcd(generation_of_shard.shards, generation.shards)
+        first = generation.first + (shard - generation_of_shard.first) % step
+        shards += range(first, generation.range.stop, step)
+    return shards
+
+
+class _File(NamedTuple):
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A segment, and the columns of its rows that stay in memory.
+
+    Attributes:
+      file: the file, as a record names it.
+      summaries: rows of _SUMMARIES for the wanted URLs.
+    """
+
+    file: ShardFile
+    summaries: pa.Table
 
 
 class SegmentReader:
-    """What one source has answered to the URLs of one shard, as far as it is in segments; a few
+    """The results of one source for the URLs of one shard, as far as they are in segments; a few
     bytes a URL in memory.
 
-    Of two answers to a URL, one that is final counts, then the one in the segment that comes first
+    Of two results of a URL, one that is final counts, then the one in the segment that comes first
     by name. A temporary failure counts only in the round of retries in which it happened, and in
     those before.
 
     Attributes:
       workdir: the run's folder.
       folder: in it, the folder of the shard's own segments.
-      ids: url_ids with an answer, ascending, (n,) uint64.
-      pages: those whose answer is a page.
-      postponed: those whose answer is a temporary failure so far; they are requested once more at
-        the end of the shard.
-      failed_before: those whose answer was a temporary failure in an earlier round, and does not
-        count.
-      segments: those that have the answers to `ids`, in order.
+      ids: url_ids with a result, ascending, (n,) uint64.
+      pages: url_ids whose result is a page.
+      postponed: url_ids with a temporary failure so far; they are requested once more at the end
+        of the shard.
+      failed_before: url_ids with a temporary failure in an earlier round, which does not count.
+      segments: the segments that have the results of `ids`, in order.
     """
 
-    def __init__(self, workdir: Storage, root: Root, shard: int, prefix: str, wanted: np.ndarray):
-        """The answers to the URLs `wanted`; `prefix` begins the names of the segments: the
-        source and the digest."""
-        self.workdir, self.folder = workdir, f"{FOLDER}/{shard_name(shard)}"
-        self._prefix, self._wanted = prefix, np.sort(wanted)
+    def __init__(
+        self, workdir: Storage, root: Root, shard: int, prefix: str, wanted_ids: np.ndarray
+    ):
+        """Return a reader for the URLs `wanted_ids`.
+
+        `prefix` begins the names of the segments: the source and the digest.
+        """
+        self.workdir = workdir
+        self.folder = f"{FOLDER}/{shard_name(shard)}"
+        self._prefix = prefix
+        self._wanted_ids = np.sort(wanted_ids)
+        self._shard = shard
         self._round = root.rounds.get(str(shard), 0)
         self._folders = [
-            f"{FOLDER}/{shard_name(each)}" for each in shards_with_hosts_of(root, shard)
+            f"{FOLDER}/{shard_name(shard_of_host)}"
+            for shard_of_host in shards_with_hosts_of(root, shard)
         ]
-        self._shard = shard
-        self._read: dict[str, tuple[ShardFile, pa.Table]] = {}  # by path, with rows of _BRIEF
+        self._segments: dict[str, _Segment] = {}
         self.load()
 
     def load(self) -> None:
         """Read the segments that were written since; those that were damaged are skipped."""
-        new = [
-            (f"{folder}/{entry.name}", entry)
-            for folder in self._folders
-            for entry in (self.workdir / folder).walk(f"{self._prefix}-")
-            if f"{folder}/{entry.name}" not in self._read
-        ]
-        for (path, entry), rows in zip(
-            new, self._rows_of([(path, entry.bytes) for path, entry in new]), strict=True
-        ):
-            digest = entry.name.removesuffix(SUFFIX)[-64:]
-            self._read[path] = (
-                ShardFile(path, FOLDER, self._shard, rows.num_rows, entry.bytes, digest),
-                rows,
-            )
-        in_order = [
-            self._read[path]
-            for path in sorted(self._read, key=lambda path: path.rpartition("/")[::-1])
-        ]
-        joined = pa.concat_tables([_BRIEF.empty_table(), *(rows for _, rows in in_order)])
-        numbers = np.repeat(np.arange(len(in_order)), [len(rows) for _, rows in in_order])
-        ids, is_page, is_final, is_past = (joined[name].to_numpy() for name in _BRIEF.names)
+        new_files = self._list_new_files()
+        for file, rows in zip(new_files, self._map_files(self._summaries, new_files), strict=True):
+            digest = file.path.removesuffix(SUFFIX)[-_DIGEST_CHARS:]
+            shard_file = ShardFile(file.path, FOLDER, self._shard, len(rows), file.bytes, digest)
+            self._segments[file.path] = _Segment(shard_file, rows)
+        # The name decides on the order, whichever folder a segment is in.
+        paths = sorted(self._segments, key=lambda path: path.rpartition("/")[::-1])
+        segments = [self._segments[path] for path in paths]
+        summaries = pa.concat_tables(
+            [_SUMMARIES.empty_table(), *(segment.summaries for segment in segments)]
+        )
+        num_rows = [len(segment.summaries) for segment in segments]
+        segment_of_row = np.repeat(np.arange(len(segments)), num_rows)
+        ids, is_page, is_final, is_past = (summaries[name].to_numpy() for name in _SUMMARIES.names)
         self.failed_before = np.unique(ids[is_past])
-        rows = _first(ids, is_final, is_past)
-        ids, is_final = ids[rows], is_final[rows]
-        self.ids, self.postponed, self.pages = ids[is_final], ids[~is_final], ids[is_page[rows]]
-        self.segments = [in_order[number][0] for number in np.unique(numbers[rows]).tolist()]
+        rows_that_count = _rows_that_count(ids, is_final, is_past)
+        ids = ids[rows_that_count]
+        is_final = is_final[rows_that_count]
+        self.ids = ids[is_final]
+        self.postponed = ids[~is_final]
+        self.pages = ids[is_page[rows_that_count]]
+        used = np.unique(segment_of_row[rows_that_count])
+        self.segments = [segments[number].file for number in used.tolist()]
+
+    def _list_new_files(self) -> list[_File]:
+        """Return the segments that are not read yet."""
+        files = []
+        for folder in self._folders:
+            for entry in (self.workdir / folder).walk(f"{self._prefix}-"):
+                path = f"{folder}/{entry.name}"
+                if path not in self._segments:
+                    files.append(_File(path, entry.bytes))
+        return files
 
     def rows(self, ids: np.ndarray) -> pa.Table:
-        """The answers to those of `ids` that have one, ascending: ANSWERS, with offsets in the
-        file, and `segment`. They are read from the segments."""
-        files = [(file.path, file.bytes) for file in self.segments]
-        joined = pa.concat_tables([_READ.empty_table(), *self._rows_of(files, ids)])
-        rows = _first(
-            joined["url_id"].to_numpy(),
-            joined["is_final"].to_numpy(),
-            self._is_past(joined).to_numpy(),
-        )
-        return joined.take(pa.array(rows))
+        """Read the results of those of `ids` that have one, ascending, from the segments.
 
-    def _rows_of(
-        self, files: Sequence[tuple[str, int]], ids: np.ndarray | None = None
+        The columns are those of ANSWERS, with offsets in the file, and `segment`.
+        """
+        wanted_ids = np.sort(ids)
+        files = [_File(file.path, file.bytes) for file in self.segments]
+        tables = self._map_files(lambda file: self._rows_in(file, wanted_ids), files)
+        rows = pa.concat_tables([_ANSWERS_OF_SEGMENT.empty_table(), *tables])
+        rows_that_count = _rows_that_count(
+            rows["url_id"].to_numpy(),
+            rows["is_final"].to_numpy(),
+            self._is_past(rows).to_numpy(),
+        )
+        return rows.take(pa.array(rows_that_count))
+
+    def _rows_in(self, file: _File, wanted_ids: np.ndarray) -> pa.Table:
+        """Return the results in a segment of the URLs `wanted_ids`, which are ascending."""
+        rows = read_segment(self.workdir, file.path, file.bytes)
+        if rows is None:
+            return _ANSWERS_OF_SEGMENT.empty_table()
+        return rows.filter(pa.array(isin_sorted(rows["url_id"].to_numpy(), wanted_ids)))
+
+    def _summaries(self, file: _File) -> pa.Table:
+        """Return rows of _SUMMARIES of the wanted URLs in a segment."""
+        rows = self._rows_in(file, self._wanted_ids)
+        columns = [
+            rows["url_id"],
+            rows["reason"].is_null(),
+            rows["is_final"],
+            self._is_past(rows),
+        ]
+        return pa.table(columns, schema=_SUMMARIES)
+
+    def _map_files(
+        self, read: Callable[[_File], pa.Table], files: Sequence[_File]
     ) -> list[pa.Table]:
-        """The answers in segments, given with their sizes: to `ids` all of them, else _BRIEF of
-        those to `wanted`."""
-        some = self._wanted if ids is None else np.sort(ids)
-
-        def read(file: tuple[str, int]) -> pa.Table:
-            rows = read_segment(self.workdir, *file) or _READ.empty_table()
-            rows = rows.filter(pa.array(isin_sorted(rows["url_id"].to_numpy(), some)))
-            if ids is not None:
-                return rows
-            columns = [
-                rows["url_id"],
-                rows["reason"].is_null(),
-                rows["is_final"],
-                self._is_past(rows),
-            ]
-            return pa.table(columns, schema=_BRIEF)
-
-        return (
-            list(map(read, files))
-            if self.workdir.is_local or len(files) < 2
-            else at_once(read, files)
-        )
+        """Return `read` of each file; in a bucket, where each takes a request, at once."""
+        if self.workdir.is_local or len(files) < 2:
+            return [read(file) for file in files]
+        return at_once(read, files)
 
     def _is_past(self, rows: pa.Table) -> pa.ChunkedArray:
-        return pc.and_(
-            pc.is_in(rows["reason"], pa.array(_TEMPORARY)),
-            pc.less(rows["round"], self._round),
-        )
+        """Return whether each row is a temporary failure of an earlier round."""
+        is_temporary = pc.is_in(rows["reason"], pa.array(_TEMPORARY))
+        return pc.and_(is_temporary, pc.less(rows["round"], self._round))
 
     def writer(
-        self, about: Mapping[str, str], *, is_last: bool = True, date: int | None = None
+        self, warcinfo: Mapping[str, str], *, is_last: bool = True, date: int | None = None
     ) -> SegmentWriter:
-        """A writer of further segments; the arguments as there."""
-        number = sum(path.startswith(f"{self.folder}/") for path in self._read)
-        path = f"{self.folder}/{self._prefix}"
+        """Return a writer of further segments; the arguments as there."""
+        num_own = sum(path.startswith(f"{self.folder}/") for path in self._segments)
         return SegmentWriter(
-            self.workdir, path, self._round, number, about, is_last=is_last, date=date
+            self.workdir,
+            f"{self.folder}/{self._prefix}",
+            self._round,
+            num_own,
+            warcinfo,
+            is_last=is_last,
+            date=date,
         )
 
 
-def isin_sorted(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """bool (n,): whether each of `ids` is among `known`, which are ascending. `np.isin` takes
-    ten times the memory."""
-    if not len(known):
+def isin_sorted(ids: np.ndarray, sorted_ids: np.ndarray) -> np.ndarray:
+    """Return whether each of `ids` is among `sorted_ids`: (n,) bool.
+
+    `np.isin` takes ten times the memory.
+    """
+    if not len(sorted_ids):
         return np.zeros(len(ids), bool)
-    return known.take(np.searchsorted(known, ids), mode="clip") == ids  # type: ignore[no-any-return]
+    return sorted_ids.take(np.searchsorted(sorted_ids, ids), mode="clip") == ids  # type: ignore[no-any-return]
 
 
-def _first(ids: np.ndarray, is_final: np.ndarray, is_past: np.ndarray) -> np.ndarray:
-    """The row of the answer that counts for each of the ids, ascending, of rows in the order of
-    their segments."""
+def _rows_that_count(ids: np.ndarray, is_final: np.ndarray, is_past: np.ndarray) -> np.ndarray:
+    """Return the row of the result that counts for each of the ids, ascending.
+
+    The rows are in the order of their segments.
+    """
     rows = np.flatnonzero(~is_past)
+    # The sort keeps the order of the segments, so of each id the first row counts.
     rows = rows[np.lexsort((~is_final[rows], ids[rows]))]
     return rows[np.unique(ids[rows], return_index=True)[1]]
 
 
 def read_segment(workdir: Storage, path: str, size: int) -> pa.Table | None:
-    """The answers in a segment of `size` bytes: ANSWERS with offsets in the file, and a column
-    `segment`; None if it was damaged."""
-    data, start, content = workdir.read_range(path, 0, _FIRST_READ), 0, b""
+    """Return the results in a segment of `size` bytes; None if it was damaged.
+
+    The columns are those of ANSWERS, with offsets in the file, and `segment`.
+    """
+    data = workdir.read_range(path, 0, _FIRST_READ_BYTES)
+    start = 0
+    content = b""
     try:
+        # The first two records are a gzip member each; the second one is the table.
         for _ in range(2):
-            gzip = isal_zlib.decompressobj(31)
-            content = gzip.decompress(data[start:])
-            while not gzip.eof:
-                more = workdir.read_range(path, len(data), max(_FIRST_READ, len(data)))
-                if not more:
+            member = isal_zlib.decompressobj(31)
+            content = member.decompress(data[start:])
+            while not member.eof:
+                next_bytes = workdir.read_range(path, len(data), max(_FIRST_READ_BYTES, len(data)))
+                if not next_bytes:
                     return None
-                data += more
-                content += gzip.decompress(more)
-            start = len(data) - len(gzip.unused_data)
+                data += next_bytes
+                content += member.decompress(next_bytes)
+            start = len(data) - len(member.unused_data)
         with pa.ipc.open_stream(content.partition(b"\r\n\r\n")[2]) as stream:
             rows = stream.read_all()
-    # its stub hides what it derives from
+    # The stub of isal_zlib.error hides its base class.
     except (isal_zlib.error, pa.ArrowException, OSError):  # type: ignore[misc]
         return None
-    if rows.schema.metadata is None or size != start + int(rows.schema.metadata[b"bytes"]):
+    metadata = rows.schema.metadata
+    if metadata is None or size != start + int(metadata[b"bytes"]):
         return None
     rows = rows.replace_schema_metadata(None)
-    at = rows.schema.get_field_index("offset")
-    rows = rows.set_column(
-        at, ANSWERS.field(at), pc.add(rows["offset"], pa.scalar(start, pa.uint64()))
-    )
-    return rows.append_column(_READ.field("segment"), pa.array([path] * len(rows), pa.string()))
+    column = rows.schema.get_field_index("offset")
+    offsets = pc.add(rows["offset"], pa.scalar(start, pa.uint64()))
+    rows = rows.set_column(column, ANSWERS.field(column), offsets)
+    paths = pa.array([path] * len(rows), pa.string())
+    return rows.append_column(_ANSWERS_OF_SEGMENT.field("segment"), paths)
 
 
 class SegmentWriter:
-    """Writes answers to segments of a shard.
+    """Writes results to segments of a shard.
 
     Attributes:
       workdir: the run's folder.
       is_last: whether temporary failures are final, because no further request follows.
-      bytes: memory of the answers that are in no segment yet.
+      bytes: memory of the results that are in no segment yet.
     """
 
     def __init__(
-        self, workdir: Storage, path: str, round: int, number: int, about: Mapping[str, str], *,
+        self, workdir: Storage, path: str, round: int, number: int, warcinfo: Mapping[str, str], *,
         is_last: bool = True, date: int | None = None,
     ):  # fmt: skip
-        """A writer of segments from `number` on, whose paths in `workdir` begin with `path`.
+        """Return a writer of segments from `number` on, whose paths in `workdir` begin with `path`.
 
-        `about` are the fields of the warcinfo record, and `date` is that of the first two records,
-        in seconds since 1970; by default the time of writing.
+        `warcinfo` has the fields of the warcinfo record. `date` is the date of the first two
+        records in seconds since 1970, by default the time of writing.
         """
-        self.workdir, self.is_last, self.bytes = workdir, is_last, 0
-        self._path, self._round, self._number, self._about, self._date = (
-            path,
-            round,
-            number,
-            about,
-            date,
-        )
+        self.workdir = workdir
+        self.is_last = is_last
+        self._path = path
+        self._round = round
+        self._number = number
+        self._warcinfo = warcinfo
+        self._date = date
+        self._clear()
+
+    def _clear(self) -> None:
+        self.bytes = 0
         self._rows: list[tuple[Any, ...]] = []
         self._records: list[bytes] = []
-        self._end = 0  # of the records
+        self._records_bytes = 0
 
-    def append(self, url_id: int, answer: Answer) -> bool:
-        """Keep an answer in memory for the next segment; returns whether it is final."""
-        if isinstance(answer, FetchFailure):
-            is_final = self.is_last or answer.reason not in TEMPORARY
-            self._rows.append(
-                (url_id, self._round, is_final, str(answer.reason), answer.detail, *_NO_PAGE)
-            )
-            self.bytes += _ROW_BYTES + len(answer.detail)
+    def append(self, url_id: int, result: FetchResult) -> bool:
+        """Keep a result in memory for the next segment; returns whether it is final."""
+        if isinstance(result, FetchFailure):
+            is_final = self.is_last or result.reason not in TEMPORARY
+            why = (str(result.reason), result.detail)
+            self._rows.append((url_id, self._round, is_final, *why, *_NO_PAGE))
+            self.bytes += _ROW_BYTES + len(result.detail)
             return is_final
-        begin = self._end + sum(map(len, answer.redirects))
-        length = len(answer.record)
-        self._records += [*answer.redirects, answer.record]
-        self._rows.append(
-            (url_id, self._round, True, None, None, *_INDEXED_OF(answer), begin, length)
-        )
-        self.bytes += _ROW_BYTES + begin + length - self._end
-        self._end = begin + length
+        offset = self._records_bytes + sum(map(len, result.redirects))
+        place = (offset, len(result.record))
+        self._rows.append((url_id, self._round, True, None, None, *_indexed_fields(result), *place))
+        self._records += [*result.redirects, result.record]
+        end = offset + len(result.record)
+        self.bytes += _ROW_BYTES + end - self._records_bytes
+        self._records_bytes = end
         return True
 
     def flush(self) -> None:
-        """Write the answers that are kept as a segment."""
+        """Write the results that are kept as a segment."""
         if not self._rows:
             return
-        rows = batch_of(self._rows, ANSWERS).replace_schema_metadata({"bytes": str(self._end)})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as stream:
+        rows = batch_of(self._rows, ANSWERS)
+        rows = rows.replace_schema_metadata({"bytes": str(self._records_bytes)})
+        table = pa.BufferOutputStream()
+        with pa.ipc.new_stream(table, rows.schema) as stream:
             stream.write_batch(rows)
         date = int(time.time()) if self._date is None else self._date
-        index = resource_record("urn:owt:answers", date, sink.getvalue().to_pybytes(), ARROW_STREAM)
-        segment = b"".join([warcinfo_record(date, self._about), index, *self._records])
+        index = resource_record(
+            "urn:owt:answers", date, table.getvalue().to_pybytes(), ARROW_STREAM
+        )
+        segment = b"".join([warcinfo_record(date, self._warcinfo), index, *self._records])
         sha256 = hashlib.sha256(segment).hexdigest()
         self.workdir.create(f"{self._path}-{self._number:06d}-{sha256}{SUFFIX}", segment)
         self._number += 1
-        self._rows, self._records, self._end, self.bytes = [], [], 0, 0
-
-
-def start_retry_rounds(options: Options, root: Root, runtime: Runtime) -> Root:
-    """The root with another round for each shard of finished `pages/` with temporary failures,
-    or with lost segments, if the options ask for it. A round that was begun counts as asked for,
-    so a repeated call has no effect."""
-    manifest = root.datasets.get("pages")
-    if not (options.retry_failed or options.refetch) or manifest is None:
-        return root
-    failed, lost = {}, set[str]()
-    for record in DatasetReader(runtime.workdir, manifest).table_of_files.records:
-        shard = str(record.shard)
-        if record.stats.get("round", 0) != root.rounds.get(shard, 0):
-            continue
-        count = sum(
-            count
-            for reason, count in record.counts.rejected.items()
-            if Reason.of(reason) in TEMPORARY
-        )
-        if count and options.retry_failed:
-            failed[shard] = count
-        if (options.refetch or shard in failed) and (
-            missing := _lost(runtime.workdir, record, ONLINE)
-        ):
-            if not options.refetch:
-                raise _error(runtime.workdir, missing, record.shard)
-            lost.add(shard)
-    if options.retry_failed:
-        logger.info("fetch: --retry_failed: %s URLs of %d shards failed temporarily and are "
-        "requested again",
-                    f"{sum(failed.values()):,}", len(failed))  # fmt: skip
-    rounds = root.rounds | {shard: root.rounds.get(shard, 0) + 1 for shard in {*failed, *lost}}
-    return msgspec.structs.replace(root, rounds=rounds)
-
-
-def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
-    """Raise UserError if segments of a source are lost that a finished shard was made from in
-    this round."""
-    table = (
-        DatasetReader(run.workdir, run.before).table_of_files if run.before is not None else None
-    )
-    for record in table.records if table is not None else ():
-        is_current = record.stats.get("round", 0) == run.root.rounds.get(str(shard), 0)
-        if record.shard == shard and is_current:
-            prefix = f"{source}-{run.properties['digests'][source]}"
-            if missing := _lost(run.workdir, record, (prefix,)):
-                raise _error(run.workdir, missing, shard)
-
-
-def _lost(workdir: Storage, record: ShardRecord, prefixes: tuple[str, ...]) -> dict[str, str]:
-    """What is wrong with a shard's segments whose names begin with one of `prefixes`, by path."""
-    files = [file for file in record.files if file.kind == FOLDER]
-    return lost_files(
-        workdir, [file for file in files if file.path.rpartition("/")[2].startswith(prefixes)]
-    )
-
-
-def _error(workdir: Storage, missing: dict[str, str], shard: int) -> UserError:
-    path, problem = next(iter(missing.items()))
-    return UserError(
-        f"{workdir.path(path)} {problem}, one of {len(missing)} files of shard {shard} that "
-        f"something has to be made "
-        "from, and that came from the web: restore it from a backup, or run "
-        f"{command('owt', 'run', workdir, '--refetch')} to fetch its pages as they are now"
-    )
+        self._clear()

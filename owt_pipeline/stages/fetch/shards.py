@@ -1,11 +1,9 @@
-"""The stage's work once there is some: the sources by its options, and shards of `pages/`, whose
-URLs are asked of the sources, in order."""
+"""The work of the stage's steps: each source in turn is queried for the URLs of a shard."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -14,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Summary, recorded_of
+from owt_pipeline.engine.stage import Summary, recorded_sources
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
+from owt_pipeline.ledger.dataset import replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
-from owt_pipeline.stages.fetch.answers import INDEXED, FetchFailure
+from owt_pipeline.stages.fetch.answers import FetchFailure
 from owt_pipeline.stages.fetch.archives.commoncrawl import (
-    FOUND,
-    WANTED_WITH,
+    CAPTURES,
+    URL_COLUMNS,
     BulkClient,
     captures_by_url,
     list_files,
@@ -42,22 +39,23 @@ from owt_pipeline.stages.fetch.options import (
     archives_of,
     digest_of_source,
 )
+from owt_pipeline.stages.fetch.outcomes import PAGES, write_outcomes
 from owt_pipeline.stages.fetch.recorder import (
     SEGMENT_BYTES,
     Client,
     Recorder,
     ShardLease,
     Superseded,
-    share,
+    split_limits,
     until_stopped,
     with_client,
 )
-from owt_pipeline.stages.fetch.segments import SegmentReader, check_nothing_lost, isin_sorted
+from owt_pipeline.stages.fetch.rounds import check_nothing_lost
+from owt_pipeline.stages.fetch.segments import SegmentReader, SegmentWriter, isin_sorted
 from owt_pipeline.stages.fetch.web.live import Fetcher
 from owt_pipeline.storage.folder import expand_globs
 from owt_pipeline.version import __version__
-from schemas import DATASETS, PLACES, Reason
-from schemas.reasons import TEMPORARY
+from schemas import DATASETS
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
@@ -66,32 +64,36 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("owt")
 
-PAGES = DATASETS["pages"].schema
+URLS = DATASETS["urls"].schema
 
 MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 """A URL that no source has yet."""
 
-_WRITTEN_AT_ONCE = 1 << 14
-"""Rows of a shard in memory when it is written; for each so many, the answers in all of its
-segments are read."""
+# Rows of urls/ that are read at once.
+_BATCH_ROWS = 1 << 14
 
 
 def set_up(run: StageRun) -> Summary:
+    """Return the files to read and the digests of the sources, as properties of the run.
+
+    Raises UserError for an archive file that is missing, or an index that cannot be listed.
+    """
     options: Options = run.options
-    recorded = recorded_of(run.stage, run.before)
+    recorded = recorded_sources(run.stage, run.published)
     properties: dict[str, Any] = {}
     if "archive" in options.order:
-        files = properties["archives"] = expand_globs(options.pages_from, "--pages_from")
+        paths = expand_globs(options.pages_from, "--pages_from")
+        properties["archives"] = paths
         for archive in archives_of(options, recorded):
-            if archive["uri"] not in files:
+            if archive["uri"] not in paths:
                 raise UserError(
-                    f"--pages_from: {archive['name']} is gone, and pages are to be made from it: "
-                    f"restore it"
+                    f"--pages_from: {archive['uri']} is missing, and pages have to be taken from "
+                    "it: restore it"
                 )
     if options.cc_index:
         properties["cc_files"] = list_files(options)
     properties["digests"] = {
-        name: digest_of_source(options, name, recorded) for name in options.order
+        source: digest_of_source(options, source, recorded) for source in options.order
     }
     return Summary(properties=properties)
 
@@ -99,59 +101,68 @@ def set_up(run: StageRun) -> Summary:
 def send_missing(
     run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, number: int
 ) -> None:
-    """Ask the sources before the gathered source `number`, and send it the URLs that neither
-    they nor it has answered. `slices` are the captures that Common Crawl has, if it is one of
-    them."""
+    """Query the sources before the gathered source `number`, and send it the other URLs.
+
+    `slices` are the captures that Common Crawl has, if it is one of the sources before.
+    """
     source = run.options.gathered[number]
-    asking = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
-    asking.ask(run.options.order[: run.options.order.index(source)])
-    known = np.union1d(asking.found, asking.answered(source).ids)  # ascending
-    batches = run.inputs["urls"].batches(shard, columns=WANTED_WITH, rows=1 << 14)
+    fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, CAPTURES)))
+    fetcher.query(run.options.order[: run.options.order.index(source)])
+    known_ids = np.union1d(fetcher.ids_with_page, fetcher.reader(source).ids)
+    batches = run.inputs["urls"].batches(shard, columns=URL_COLUMNS, rows=_BATCH_ROWS)
     missing = (
-        batch.filter(pa.array(~isin_sorted(batch["url_id"].to_numpy(), known))) for batch in batches
+        batch.filter(pa.array(~isin_sorted(batch["url_id"].to_numpy(), known_ids)))
+        for batch in batches
     )
     if source == "commoncrawl":
         send_keys(run, shard, missing, writer)
         return
     for batch in missing:
-        writer.send(0, replace_columns(batch, MISSING, shard=np.full(batch.num_rows, shard)))
+        shards = np.full(batch.num_rows, shard)
+        writer.send(0, replace_columns(batch, MISSING, shard=shards))
 
 
-def ask_gathered(
+def query_gathered(
     run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, number: int
 ) -> None:
-    """Ask a gathered source for what the shards have sent: keys of a part of Common Crawl's
-    index, or, in the one part that makes all requests to the Wayback Machine, URLs."""
+    """Query a gathered source for all shards.
+
+    To Common Crawl, they send keys of a part of its index. To the Wayback Machine, they send URLs,
+    in the one part that makes all requests to it.
+    """
     if run.options.gathered[number] == "commoncrawl":
         match(run, key, slices, writer)
         return
     missing = gather(run.work, slices, MISSING)
 
-    async def ask(client: WaybackClient) -> None:  # one for all shards, so that the delay is kept
+    async def query(client: WaybackClient) -> None:
         for shard in missing["shard"].unique().sort().to_pylist():
-            ids = missing.filter(pc.equal(missing["shard"], shard))["url_id"].to_numpy()
-            await ShardFetcher(run, shard).ask_online("wayback", client, ids)
+            is_of_shard = pc.equal(missing["shard"], shard)
+            ids = missing.filter(is_of_shard)["url_id"].to_numpy()
+            await ShardFetcher(run, shard).query_online("wayback", client, ids)
 
-    with_client(partial(WaybackClient, run.options), ask)
+    # One client for all shards keeps the delay between requests.
+    with_client(partial(WaybackClient, run.options), query)
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write a shard of pages/. `slices` are the captures that Common Crawl has, if it is the
-    last gathered source."""
-    asking = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
-    asking.ask(run.options.order)
-    pa.default_memory_pool().release_unused()  # the URLs' memory
-    writer.count(
-        {"round": run.root.rounds.get(str(shard), 0)} if str(shard) in run.root.rounds else {}
-    )
-    columns = {"url_id", "url", "created_utc"}.union(PAGES.names).intersection(
-        DATASETS["urls"].schema.names
-    )
-    answered = {name: asking.answered(name) for name in run.options.order}
-    write_shard(writer, asking.ids, lambda ids: asking.urls(ids, sorted(columns)), answered)
+    """Write a shard of pages/.
+
+    `slices` are the captures that Common Crawl has, if it is the last gathered source.
+    """
+    fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, CAPTURES)))
+    fetcher.query(run.options.order)
+    # The URLs' memory.
+    pa.default_memory_pool().release_unused()
+    if str(shard) in run.root.rounds:
+        writer.count({"round": run.root.rounds[str(shard)]})
+    columns = sorted({"url_id", "url", "created_utc", *PAGES.names}.intersection(URLS.names))
+    readers = {source: fetcher.reader(source) for source in run.options.order}
+    write_outcomes(writer, fetcher.ids, lambda ids: fetcher.read_urls(ids, columns), readers)
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> Summary:
+    """Return what the manifest records of archives and indexes, and warn of damaged files."""
     properties: dict[str, Any] = {}
     if "cc_files" in run.properties:
         properties["commoncrawl"] = {
@@ -162,35 +173,41 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> Summary:
     if "archives" in run.properties:
         properties["archives"] = summary(Archives(run))
         for archive in properties["archives"]:
-            if "problem" in archive:
-                logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
-            elif not archive["responses"]:
-                name = archive["name"]
-                logger.warning(
-                    "fetch: %s holds no response to a request: is it %s?", name, kind_of(name).name
-                )
+            _warn_of_archive(archive)
     return Summary(properties=properties)
 
 
-def _about(run: StageRun, source: str) -> dict[str, str]:
-    """The fields of a segment's warcinfo record: who fetched its pages, and how."""
-    return {
+def _warn_of_archive(archive: Mapping[str, Any]) -> None:
+    name = archive["name"]
+    if "problem" in archive:
+        logger.warning("fetch: %s: %s", name, archive["problem"])
+    elif not archive["responses"]:
+        kind = kind_of(name).name
+        logger.warning("fetch: %s holds no response to a request: is it %s?", name, kind)
+
+
+def _warcinfo(run: StageRun, source: str) -> dict[str, str]:
+    """Return the fields of a segment's warcinfo record: who fetched its pages, and how."""
+    fields = {
         "software": f"owt-pipeline/{__version__}",
         "format": "WARC File Format 1.1",
         "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
-        **({"robots": "obey (RFC 9309)"} if source == "live" else {}),
-        **({"http-header-user-agent": run.options.user_agent} if source in ONLINE else {}),
-        "description": f"answers of the source {source}",
     }
+    if source == "live":
+        fields["robots"] = "obey (RFC 9309)"
+    if source in ONLINE:
+        fields["http-header-user-agent"] = run.options.user_agent
+    fields["description"] = f"answers of the source {source}"
+    return fields
 
 
 class ShardFetcher:
-    """Asks the sources for a shard's URLs, each for those of which the sources before it have no
-    page.
+    """Queries the sources for a shard's URLs, each for the URLs that still lack a page.
 
     Attributes:
-      ids: of the shard's URLs.
-      found: those of the URLs that have a page in the sources asked so far, or keep it in a retry.
+      ids: the ids of the shard's URLs.
+      ids_with_page: the ids with a page in the sources queried so far, or one that is kept in a
+        retry; ascending.
     """
 
     def __init__(
@@ -199,217 +216,160 @@ class ShardFetcher:
         shard: int,
         captures: Mapping[int, list[Capture]] = MappingProxyType({}),
     ):
-        """`captures` are those in Common Crawl's columnar index, as by `captures_by_url`."""
-        self._run, self._shard, self._captures = run, shard, captures
+        """Return a fetcher that knows captures in Common Crawl's index, by `captures_by_url`."""
+        self._run = run
+        self._shard = shard
+        self._captures = captures
         self.ids = run.inputs["urls"].ids(shard)
-        self._answered: dict[str, SegmentReader] = {}
-        self.found = self._settled()
+        self._readers: dict[str, SegmentReader] = {}
+        self.ids_with_page = self._ids_that_keep_their_page()
 
-    def _settled(self) -> np.ndarray:
-        """Ids of URLs that have a page because a later source was asked when an earlier one
-        failed for a while."""
-        found, asked = np.array([], np.uint64), self.ids
-        for name in self._run.options.order if self._run.root.rounds.get(str(self._shard)) else ():
-            answered = self.answered(name)
-            found = np.union1d(found, np.intersect1d(asked, answered.pages))
-            asked = np.intersect1d(asked, np.union1d(answered.ids, answered.failed_before))
-        return found
+    def _ids_that_keep_their_page(self) -> np.ndarray:
+        """Return the ids of a retry that have a page of a later source, because an earlier one
+        failed temporarily."""
+        kept_ids = np.array([], np.uint64)
+        if not self._run.root.rounds.get(str(self._shard)):
+            return kept_ids
+        asked_ids = self.ids
+        for source in self._run.options.order:
+            reader = self.reader(source)
+            kept_ids = np.union1d(kept_ids, np.intersect1d(asked_ids, reader.pages))
+            had_result = np.union1d(reader.ids, reader.failed_before)
+            asked_ids = np.intersect1d(asked_ids, had_result)
+        return kept_ids
 
-    def answered(self, name: str) -> SegmentReader:
-        """What a source has answered."""
-        if name not in self._answered:
-            prefix = f"{name}-{self._run.properties['digests'][name]}"
-            self._answered[name] = SegmentReader(
+    def reader(self, source: str) -> SegmentReader:
+        """Return the results of a source that are in segments."""
+        if source not in self._readers:
+            prefix = f"{source}-{self._run.properties['digests'][source]}"
+            self._readers[source] = SegmentReader(
                 self._run.workdir, self._run.root, self._shard, prefix, self.ids
             )
-        return self._answered[name]
+        return self._readers[source]
 
-    def ask(self, names: Sequence[str]) -> None:
-        """Ask sources; the Wayback Machine is not asked here, since one part makes all requests
-        to it."""
+    def query(self, sources: Sequence[str]) -> None:
+        """Query sources, in order.
+
+        The Wayback Machine is left out, since one part makes all requests to it.
+        """
         clients: dict[str, Callable[..., Client]] = {
             "live": Fetcher,
             "commoncrawl": partial(BulkClient, captures=self._captures),
         }
-        for name in names:
-            is_last, answered = name == names[-1], self.answered(name)
-            _advance(is_last, len(answered.ids), len(answered.pages))
-            if name == "archive":
-                asyncio.run(self._ask_archives(is_last))
-            elif name in clients and len(self._missing(answered, self.ids)):
-                options = share(self._run.options, min(SHARDS_TOGETHER, len(self._run.plan.make)))
+        for source in sources:
+            is_last = source == sources[-1]
+            reader = self.reader(source)
+            _advance(is_last, len(reader.ids), len(reader.pages))
+            if source == "archive":
+                asyncio.run(self._query_archives(is_last))
+            elif source in clients and len(self._missing(reader, self.ids)):
+                num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
+                options = split_limits(self._run.options, num_together)
                 with_client(
-                    partial(clients[name], options),
-                    partial(self.ask_online, name, ids=self.ids, is_last=is_last),
+                    partial(clients[source], options),
+                    partial(self.query_online, source, ids=self.ids, is_last=is_last),
                 )
-            self.found = np.union1d(self.found, answered.pages)
+            self.ids_with_page = np.union1d(self.ids_with_page, reader.pages)
 
-    def _missing(self, answered: SegmentReader, ids: np.ndarray) -> np.ndarray:
-        """Those of the URLs `ids` that neither this source nor an earlier one has answered."""
-        return ids[~isin_sorted(ids, np.union1d(answered.ids, self.found))]
+    def _missing(self, reader: SegmentReader, ids: np.ndarray) -> np.ndarray:
+        """Return the ids without a result of this source or a page of an earlier one."""
+        return ids[~isin_sorted(ids, np.union1d(reader.ids, self.ids_with_page))]
 
-    async def ask_online(
-        self, name: str, client: Client, ids: np.ndarray, is_last: bool = True
+    async def query_online(
+        self, source: str, client: Client, ids: np.ndarray, is_last: bool = True
     ) -> None:
-        """Ask a source on the network for those of the URLs `ids` that neither it nor an earlier
-        source has answered.
+        """Query a source on the network for the missing ones of the URLs `ids`.
 
-        `is_last` says whether it is the last one, so that any answer counts as progress.
+        With `is_last`, it is the last source, so any result counts as progress.
         """
-        check_nothing_lost(self._run, self._shard, name)
-        answered, advance = self.answered(name), partial(_advance, is_last)
-        while len(self._missing(answered, ids)):
-            attempt = ShardLease(answered.workdir, answered.folder)
-            resumed = attempt.begin() or len(answered.ids) > 0
+        check_nothing_lost(self._run, self._shard, source)
+        reader = self.reader(source)
+        while len(self._missing(reader, ids)):
+            lease = ShardLease(reader.workdir, reader.folder)
+            has_holder = lease.begin()
+            is_resumed = has_holder or len(reader.ids) > 0
             try:
-                answered.load()
-                missing = self._missing(answered, ids)
-                first = missing[~isin_sorted(missing, answered.postponed)]
-                wanted = (
-                    first if len(first) else missing
-                )  # at the end, temporary failures once more
-                writer = answered.writer(_about(self._run, name), is_last=not len(first))
-                if len(wanted):
-                    async with Recorder(writer, attempt, advance) as recorder:
-                        urls, before = (
-                            self.urls(wanted, client.columns),
-                            answered if resumed else None,
-                        )
-                        await until_stopped(recorder, client.ask(urls, recorder, before))
+                reader.load()
+                missing = self._missing(reader, ids)
+                not_tried = missing[~isin_sorted(missing, reader.postponed)]
+                # At the end of the shard, temporary failures are requested once more.
+                is_retry = not len(not_tried)
+                ids_to_request = missing if is_retry else not_tried
+                if len(ids_to_request):
+                    writer = reader.writer(_warcinfo(self._run, source), is_last=is_retry)
+                    earlier_results = reader if is_resumed else None
+                    await self._request(
+                        client, ids_to_request, writer, lease, earlier_results, is_last
+                    )
             except Superseded:
-                await attempt.wait_for_other()
+                await lease.wait_for_other()
             finally:
-                attempt.end()
-            answered.load()
+                lease.end()
+            reader.load()
 
-    async def _ask_archives(self, is_last: bool) -> None:
-        """Look for the URLs in the archive files. The same files give the same segments, also
-        after a kill."""
-        answered = self.answered("archive")
-        urls = self.urls(
-            self._missing(answered, self.ids), ("url_id", "host", "url", "created_utc")
-        )
+    async def _request(
+        self,
+        client: Client,
+        ids: np.ndarray,
+        writer: SegmentWriter,
+        lease: ShardLease,
+        earlier_results: SegmentReader | None,
+        is_last: bool,
+    ) -> None:
+        """Request the URLs `ids`, and write the results; raises Superseded."""
+        async with Recorder(writer, lease, partial(_advance, is_last)) as recorder:
+            urls = self.read_urls(ids, client.columns)
+            await until_stopped(recorder, client.fetch_all(urls, recorder, earlier_results))
+
+    async def _query_archives(self, is_last: bool) -> None:
+        """Look for the URLs in the archive files.
+
+        The same files give the same segments, also after a kill.
+        """
+        reader = self.reader("archive")
+        missing = self._missing(reader, self.ids)
+        urls = self.read_urls(missing, ("url_id", "host", "url", "created_utc"))
         if not len(urls):
             return
         urls = urls.sort_by("url_id")
-        writer = answered.writer(_about(self._run, "archive"), date=0)
+        writer = reader.writer(_warcinfo(self._run, "archive"), date=0)
         archives = Archives(self._run)
         archives.look_up(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist())
-        for url_id, _, url, created in zip(
-            *(column.to_pylist() for column in urls.columns), strict=True
-        ):
-            answer = await archives.answer(url, created)
-            writer.append(url_id, answer)
-            _advance(is_last, 1, not isinstance(answer, FetchFailure))
+        columns = [urls[name].to_pylist() for name in ("url_id", "url", "created_utc")]
+        for url_id, url, created_utc in zip(*columns, strict=True):
+            result = await archives.result(url, created_utc)
+            writer.append(url_id, result)
+            if isinstance(result, FetchFailure):
+                _advance(is_last, 1, 0, {str(result.reason): 1})
+            else:
+                _advance(is_last, 1, 1)
             if writer.bytes >= SEGMENT_BYTES:
                 writer.flush()
         writer.flush()
-        answered.load()
+        reader.load()
 
-    def urls(self, ids: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """The shard's URLs with these ids, in one chunk: a copy, so that the original is freed."""
-        batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 14)
-        ids = np.sort(ids)
-        batches = (
-            batch.filter(pa.array(isin_sorted(batch["url_id"].to_numpy(), ids)))
+    def read_urls(self, ids: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Read the rows of the shard's URLs with these ids, in one chunk.
+
+        It is a copy, so that the memory of the others is freed.
+        """
+        sorted_ids = np.sort(ids)
+        batches = self._run.inputs["urls"].batches(
+            self._shard, columns=list(columns), rows=_BATCH_ROWS
+        )
+        batches_of_ids = (
+            batch.filter(pa.array(isin_sorted(batch["url_id"].to_numpy(), sorted_ids)))
             for batch in batches
         )
-        schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
-        return pa.Table.from_batches(batches, schema).combine_chunks()
+        schema = pa.schema([URLS.field(name) for name in columns])
+        return pa.Table.from_batches(batches_of_ids, schema).combine_chunks()
 
 
-def _advance(is_last: bool, answers: int, pages: int) -> None:
-    """Show progress: a URL is done once it has a page, or an answer of the last source."""
-    progress.advance(answers if is_last else pages)
-
-
-def merge_failures(no_pages: dict[str, FetchFailure]) -> FetchFailure:
-    """Why no source has a page, from the answer of each: a temporary reason first, since that
-    source may have the page; then one that says more than that an archive lacks the URL, and the
-    live web's. The detail has all of them.
-    """
-    if len(no_pages) == 1:
-        return next(iter(no_pages.values()))
-
-    def rank(name: str) -> tuple[bool, ...]:
-        reason = no_pages[name].reason
-        return reason not in TEMPORARY, reason == Reason.NOT_ARCHIVED, name != "live"
-
-    detail = "; ".join(
-        f"{name}: {answer.reason}, {answer.detail}" for name, answer in no_pages.items()
-    )
-    return FetchFailure(no_pages[min(no_pages, key=rank)].reason, detail)
-
-
-def write_shard(
-    writer: ShardWriter,
-    ids: np.ndarray,
-    read: Callable[[np.ndarray], pa.Table],
-    answered: Mapping[str, SegmentReader],
+def _advance(
+    is_last: bool, num_results: int, num_pages: int, failures: Mapping[str, int] | None = None
 ) -> None:
-    """Write the shard: its pages and where they lie, and its rejects.
-
-    `ids` are those of its URLs, which `read` reads, and `answered` what each source has answered,
-    in order: the first page counts, or why no source has one. Memory holds _WRITTEN_AT_ONCE rows.
-    """
-    writer.enter(len(ids))
-    file = writer.open_file(".parquet", "places")
-    with pq.ParquetWriter(file, PLACES, compression="zstd") as places:
-        for some in np.array_split(np.sort(ids), -(-len(ids) // _WRITTEN_AT_ONCE) or 1):
-            pages = _write_rows(
-                writer,
-                read(some).sort_by("url_id"),
-                {n: each.rows(some) for n, each in answered.items()},
-            )
-            file.rows += len(pages)
-            places.write_table(pages.select(PLACES.names).cast(PLACES))
-    writer.refer(file for each in answered.values() for file in each.segments)
-
-
-def _write_rows(writer: ShardWriter, urls: pa.Table, answers: Mapping[str, pa.Table]) -> pa.Table:
-    """Write the rows of some URLs; returns the answers that are pages, in order of `url_id`, as
-    are both arguments."""
-    found, tables = np.array([], np.uint64), []
-    for rows in answers.values():
-        rows = rows.filter(rows["reason"].is_null())
-        rows = rows.filter(pa.array(~np.isin(rows["url_id"].to_numpy(), found)))
-        tables.append(rows)
-        found = np.union1d(found, rows["url_id"].to_numpy())
-    pages = pa.concat_tables(tables).sort_by("url_id").combine_chunks()
-    has_page = np.isin(urls["url_id"].to_numpy(), found)
-    (batch,) = urls.filter(pa.array(has_page)).combine_chunks().to_batches() or [empty(urls.schema)]
-    columns = {name: pages[name].combine_chunks() for name in INDEXED}
-    columns["days_after_submission"] = _days(batch["created_utc"], pages["fetched_at"])
-    writer.write(replace_columns(batch, PAGES, **columns))
-    writer.count(
-        {f"from_{source}": count for source, count in Counter(pages["source"].to_pylist()).items()}
-    )
-    writer.count({"body_bytes": pc.sum(pages["body_bytes"]).as_py()} if len(pages) else {})
-    rejected = urls.filter(pa.array(~has_page))
-    whys = {name: _no_pages(rows) for name, rows in answers.items()}
-    rejects = []
-    for url_id, url in zip(
-        rejected["url_id"].to_pylist(), rejected["url"].to_pylist(), strict=True
-    ):
-        why = merge_failures({name: no_pages[url_id] for name, no_pages in whys.items()})
-        rejects.append((url_id, url, why.reason, why.detail))
-    writer.reject(rejects_batch(rejects))
-    return pages
-
-
-def _no_pages(rows: pa.Table) -> dict[int, FetchFailure]:
-    """The answers that are no pages, by url_id."""
-    rows = rows.filter(rows["reason"].is_valid()).select(["url_id", "reason", "detail"])
-    return {
-        each["url_id"]: FetchFailure(Reason.of(each["reason"]), each["detail"])
-        for each in rows.to_pylist()
-    }
-
-
-def _days(submitted: pa.Array, captured: pa.ChunkedArray) -> pa.Array:
-    """Days from each submission to the capture, rounded; null if a date is unknown or out of
-    range."""
-    is_known = submitted.is_valid().to_numpy(zero_copy_only=False) & (captured.to_numpy() != 0)
-    days = np.rint((captured.to_numpy() - submitted.fill_null(0).to_numpy().astype(float)) / 86_400)
-    is_known &= np.abs(days) < 1 << 31
-    return pa.array(np.where(is_known, days, 0).astype(np.int32), mask=~is_known)
+    """Show progress: a URL is done once it has a page, or a result of the last source."""
+    if is_last:
+        progress.advance(num_results, failures)
+    else:
+        progress.advance(num_pages)

@@ -1,10 +1,20 @@
-"""fetch: the page of every URL, live or from archives, in WARC files, or why there is
-none."""
+"""`fetch`: the page of every URL, live or from archives, in WARC files, or why there is none.
+
+    index      an archive file of --pages_from      -> the places of its captures
+    bounds     the files of Common Crawl's index    -> the least and the greatest key of each
+    ask_1      the sources before the first gathered one -> the URLs of a shard without a page
+    gather_1   the first gathered source            -> the results of the URLs of all shards
+    ask_2, gather_2   the same for the second gathered source
+    shards     the other sources                    -> pages/ and rejects of a shard
+
+A single part queries a gathered source for the URLs of many shards: Common Crawl's index
+is read once for all of them, and the Wayback Machine limits the requests of a machine.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +27,7 @@ from owt_pipeline.engine.stage import (
     Step,
     Summary,
     rows_of_input,
-    what_was_sent,
+    sent_keys,
 )
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
@@ -30,24 +40,26 @@ _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
 READ_AT_ONCE = 4
-"""Parts that read the index at once; each holds columns of a row group, 100 MB of Common
+"""Parts that read the index at once. Each holds columns of a row group, 100 MB of Common
 Crawl's."""
 
 
-# The modules of the work import an HTTP client, for 0.2 s. Each step imports what it needs, so
+# The modules of the work import an HTTP client, for 0.2 s. Each step has its own imports, so
 # that a run whose fetch is finished does not wait for them.
 
 
-def _index_archive(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+def _index_archive(
+    run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter
+) -> None:
     from owt_pipeline.stages.fetch.archives.warc_files import index_archive
 
-    index_archive(run, number, _, writer)
+    index_archive(run, number, slices, writer)
 
 
-def _read_bounds(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+def _read_bounds(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.stages.fetch.archives.commoncrawl import read_bounds
 
-    read_bounds(run, number, _, writer)
+    read_bounds(run, number, slices, writer)
 
 
 def _send_missing(
@@ -58,12 +70,12 @@ def _send_missing(
     send_missing(run, shard, slices, writer, number)
 
 
-def _ask_gathered(
+def _query_gathered(
     run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
 ) -> None:
-    from owt_pipeline.stages.fetch.shards import ask_gathered
+    from owt_pipeline.stages.fetch.shards import query_gathered
 
-    ask_gathered(run, key, slices, writer, number)
+    query_gathered(run, key, slices, writer, number)
 
 
 def _fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -72,9 +84,11 @@ def _fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     fetch_part(run, shard, slices, writer)
 
 
-def _together(run: StageRun) -> int:
-    """Shards at once in one process, which wait for the network; with archive files alone, the
-    pool makes shards."""
+def _num_together(run: StageRun) -> int:
+    """Return the shards at once in one process, which wait for the network.
+
+    With archive files only, nothing waits: the pool makes shards.
+    """
     return 0 if run.options.order == ("archive",) else SHARDS_TOGETHER
 
 
@@ -82,24 +96,73 @@ def _archive_files(run: StageRun) -> range:
     return range(len(run.properties.get("archives", ())))
 
 
-def _index_files(run: StageRun) -> range:
-    return range(len(run.properties.get("cc_files", ())))
+def _one_part_with_index(run: StageRun) -> range:
+    """Return the only key, if there is an index of Common Crawl."""
+    return range(1 if run.properties.get("cc_files") else 0)
 
 
-def _shards_to_ask(number: int) -> Callable[[StageRun], list[int]]:
-    """Shards that are not finished, if there is a gathered source of this number."""
+def _unfinished_shards(run: StageRun, *, number: int) -> list[int]:
+    """Return the shards to make, if there is a gathered source of this number."""
+    if not run.options.gathered[number]:
+        return []
+    shards = sorted(run.plan.pending)
+    return [shard for shard in shards if run.record_path(SHARDS, shard).find()[0] is None]
 
-    def shards(run: StageRun) -> list[int]:
-        make = sorted(run.plan.make) if run.options.gathered[number] else ()
-        return [shard for shard in make if run.place(SHARDS, shard).find()[0] is None]
 
-    return shards
+def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
+    """Return the steps that query the gathered source of this number, if there is one."""
+    query = Step(
+        partial(_send_missing, number=number),
+        f"ask_{number + 1}",
+        keys=partial(_unfinished_shards, number=number),
+        rows=rows_of_input,
+        max_concurrent=_num_together,
+    )
+    gather = Step(
+        partial(_query_gathered, number=number),
+        f"gather_{number + 1}",
+        keys=sent_keys,
+        max_concurrent=READ_AT_ONCE,
+    )
+    return query, gather
+
+
+def _check_sources(options: Options) -> None:
+    """Raise UserError for a source without its options, and for options without their source."""
+    if "archive" in options.order and not options.pages_from:
+        raise UsageError("--sources archive: give the WARC files with --pages_from")
+    if bool(options.cc_index) != bool(options.cc_crawls):
+        raise UsageError(
+            "--cc_index and --cc_crawls go together: give the columnar index, and its crawls "
+            "to search"
+        )
+    if bool(options.cc_index) != ("commoncrawl" in options.order):
+        raise UsageError("--cc_index and --sources commoncrawl go together")
+    if options.cc_index and not options.cc_data:
+        # Raises if there is no such root.
+        _ = options.index_root
+
+
+def _check_user_agent(options: Options) -> None:
+    """Raise UsageError for a User-Agent without an address to write to, or that cannot be sent."""
+    agent = options.user_agent
+    has_contact = "@" in agent or "://" in agent
+    if options.order != ("archive",) and not has_contact:
+        problem = f"{agent!r} has no contact address" if agent else "missing"
+        raise UsageError(
+            f"--user_agent: {problem}; give a name and a contact address, as in "
+            f"{USER_AGENT_EXAMPLE}"
+        )
+    has_name = bool(agent.partition("/")[0].strip())
+    is_sendable = agent.isascii() and agent.isprintable() and has_name
+    if agent and not is_sendable:
+        raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
 
 
 class Fetch(Stage):
     """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or
-    the Wayback Machine. Writes the responses to warc/, which is kept for good, pages/ with a row
-    for each page, and a reject row with a reason for each URL without a page.
+    the Wayback Machine. Writes the responses to warc/, where those of the network stay, pages/
+    with a row for each page, and a reject row with a reason for each URL without a page.
     """
 
     name = "fetch"
@@ -110,86 +173,46 @@ class Fetch(Stage):
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_index_archive, "index", keys=_archive_files),
-        Step(
-            _read_bounds,
-            "bounds",
-            keys=lambda run: _index_files(run)[:1],
-            together=1,
-        ),
-        Step(
-            partial(_send_missing, number=0),
-            "ask_1",
-            _shards_to_ask(0),
-            rows_of_input,
-            together=_together,
-        ),
-        Step(
-            partial(_ask_gathered, number=0), "gather_1", keys=what_was_sent, together=READ_AT_ONCE
-        ),
-        Step(
-            partial(_send_missing, number=1),
-            "ask_2",
-            _shards_to_ask(1),
-            rows_of_input,
-            together=_together,
-        ),
-        Step(
-            partial(_ask_gathered, number=1), "gather_2", keys=what_was_sent, together=READ_AT_ONCE
-        ),
-        Step(_fetch_part, rows=rows_of_input, together=_together),
+        Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
+        *_steps_of_gathered_source(0),
+        *_steps_of_gathered_source(1),
+        Step(_fetch_part, rows=rows_of_input, max_concurrent=_num_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
-    def shaping(self, options: Options) -> dict[str, Any]:
-        """With the sources that are asked, and without the options of others: pages of the web
-        are not fetched again because of them."""
+    def key_options(self, options: Options) -> dict[str, Any]:
+        """Return the sources of this run, and their options.
+
+        Options of other sources are left out, so that a change of them does not rebuild anything.
+        """
         return {**shaping_of(options, options.order), "sources": list(options.order)}
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """The archive files; raises UserError for impossible options, before an earlier run's
-        pages are deleted."""
-        if "archive" in options.order and not options.pages_from:
-            raise UsageError("--sources archive: give the WARC files with --pages_from")
-        if bool(options.cc_index) != bool(options.cc_crawls):
-            raise UsageError(
-                "--cc_index and --cc_crawls go together: give the columnar index, and its crawls "
-                "to search"
-            )
-        if bool(options.cc_index) != ("commoncrawl" in options.order):
-            raise UsageError("--cc_index and --sources commoncrawl go together")
-        if options.cc_index and not options.cc_data:
-            _ = options.index_root
-        agent = options.user_agent
-        if options.order != ("archive",) and not ("@" in agent or "://" in agent):
-            found = f"{agent!r} has no contact address" if agent else "missing"
-            raise UsageError(
-                f"--user_agent: {found}; give a name and a contact address, as in "
-                f"{USER_AGENT_EXAMPLE}"
-            )
-        if agent and not (
-            agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()
-        ):
-            raise UsageError(
-                f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}"
-            )
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+        """Return the archive files.
+
+        Raises UserError for impossible options, before a run starts.
+        """
+        _check_sources(options)
+        _check_user_agent(options)
         if options.proxy and not _PROXY.fullmatch(options.proxy):
             raise UsageError(
                 f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT"
             )
-        if options.resolve:  # only then: the import is slow, and the stage may be finished
+        # The import takes .2 s, and the stage may be finished.
+        if options.resolve:
             from owt_pipeline.stages.fetch.web.addresses import parse_rules
 
             parse_rules(options.resolve)
         return archives_of(options, recorded)
 
-    def of_shard(
+    def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """How often its failed or lost URLs were asked for again."""
+        """Return how often its failed or lost URLs were requested again; None for never."""
         return root.rounds.get(str(shard))
 
-    def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
-        from owt_pipeline.stages.fetch.segments import start_retry_rounds
+    def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
+        from owt_pipeline.stages.fetch.rounds import start_retry_rounds
 
         return start_retry_rounds(options, root, runtime)
 

@@ -34,7 +34,7 @@ def write_groups(run: StageRun) -> None:
     groups: list[list[SourceFile]] = []
     size = 0
     for number, generation in enumerate(run.root.generations):
-        if generation.first < run.plan.settled:
+        if generation.first < run.plan.num_settled:
             continue
         for source in generation.sources:
             path = source["uri"]

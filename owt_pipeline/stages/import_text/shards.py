@@ -45,8 +45,8 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
     """
     groups = read_groups(run)
     if group >= len(groups):
-        assert run.before is not None
-        published = DatasetReader(run.workdir, run.before)
+        assert run.published is not None
+        published = DatasetReader(run.workdir, run.published)
         _send_ids(run, 0, published.ids(group - len(groups)), writer)
         return
     number = groups[group][0].generation
@@ -78,7 +78,7 @@ def _send_ids(run: StageRun, since: int, ids: np.ndarray, writer: ShardWriter) -
     """Send ids that a generation has to the shards of the generations from `since` on that are
     made."""
     for generation in run.root.generations[since:]:
-        if generation.first >= run.plan.settled:
+        if generation.first >= run.plan.num_settled:
             shards = generation.first + (ids % np.uint64(generation.shards)).astype(np.int64)
             writer.send(shards, pa.record_batch([pa.array(ids)], SEEN))
 

@@ -29,7 +29,7 @@ def _named_files(options: Options) -> tuple[dict[str, str], list[str]]:
     The first is name in messages by path. Raises UserError without files.
     """
     if not options.files:
-        raise UserError("import: no files given: `owt import RUN FILE...`")
+        raise UserError("import: no files given: name at least one")
     return named_files(options.files, "import", by_extension=options.format == "auto")
 
 
@@ -71,7 +71,7 @@ class Import(Stage):
         Step(
             place_group,
             "records",
-            keys=lambda run: range(len(read_groups(run)) + run.plan.settled),
+            keys=lambda run: range(len(read_groups(run)) + run.plan.num_settled),
         ),
         Step(merge_shard),
     )
@@ -107,8 +107,8 @@ class Import(Stage):
         """Warn if no record is a document."""
         if not any(record.counts.left for record in records):
             logger.warning(
-                "import: no documents imported; see ledger/documents/rejects/ for why (is "
-                "--text_field right?)"
+                "import: no documents imported; %s says why (is --text_field right?)",
+                run.workdir.path("ledger/documents/rejects/"),
             )
         return Summary()
 

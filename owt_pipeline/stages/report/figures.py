@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.formats.provenance import Provenance
 from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -65,7 +65,7 @@ def figures(
         "removals": examples.removals(tables, readers),
         "settings": {
             name: {key: getattr(manifest, key) for key in _IDENTITY}
-            | {"sources": shaping_sources(manifest.sources)}
+            | {"sources": key_sources(manifest.sources)}
             for name, manifest in manifests.items()
         },
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, one_part
 from owt_pipeline.formats.takedowns import read_takedowns
-from owt_pipeline.ledger.commit import ShardWriter, what_is_left
+from owt_pipeline.ledger.commit import ShardWriter, surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.report.figures import figures
@@ -44,7 +44,7 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
 def _readers(run: StageRun) -> dict[str, DatasetReader]:
     """Readers of what is left of the datasets."""
     return {
-        name: what_is_left(run.workdir, run.inputs[name].manifest)
+        name: surviving_files(run.workdir, run.inputs[name].manifest)
         for name in DATASETS
         if name in run.inputs
     }
@@ -67,10 +67,10 @@ class Report(Stage):
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --sample_documents 50"
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         return [{"name": "the queries", "sha256": digest_of_queries()}]
 
-    def of_shard(
+    def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
         """The takedowns, whose texts are not shown."""

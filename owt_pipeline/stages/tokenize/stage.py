@@ -41,7 +41,7 @@ class Tokenize(Stage):
     steps = (Step(tokenize_shard, rows=rows_of_input, outputs=schemas_of_splits),)
     example = "owt run runs/2013 --until tokenize --val_fraction 0.005"
 
-    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+    def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return what identifies the tokenizer's file; nothing for gpt2, which is built in."""
         if options.tokenizer == "gpt2":
             return []

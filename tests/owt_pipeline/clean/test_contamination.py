@@ -60,7 +60,7 @@ def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
     for name in ("set.txt", "set.jsonl"):
         (tmp_path / name).write_text('["a text"]')
     first, second = (
-        CLEAN.outside(Options(decontaminate=(str(tmp_path / name),)))
+        CLEAN.external_inputs(Options(decontaminate=(str(tmp_path / name),)))
         for name in ("set.txt", "set.jsonl")
     )
     assert first != second

@@ -59,13 +59,13 @@ def test_lines_are_fineweb_without_repeated_lines() -> None:
 
 
 def test_a_filter_without_signals_that_is_off_leaves_keys_alone() -> None:
-    default = STAGE.shaping(Options())
+    default = STAGE.key_options(Options())
     assert "lines" not in default
     assert default["fineweb"]["max_short_lines"] == 0.67
     other = from_table(Options, {"lines": {"max_short_lines": 0.5}}, "[clean]")
-    assert STAGE.shaping(other) == default
+    assert STAGE.key_options(other) == default
     on = from_table(Options, {"filters": ["lines"], "lines": {"max_short_lines": 0.5}}, "[clean]")
-    assert STAGE.shaping(on)["lines"]["max_short_lines"] == 0.5
+    assert STAGE.key_options(on)["lines"]["max_short_lines"] == 0.5
 
 
 LONG_WORDS = "the incomprehensibilities and counterrevolutionaries " * 30

@@ -119,7 +119,7 @@ def test_text_that_is_not_to_be_fixed_is_byte_for_byte_the_same(tmp_path: Path) 
 )
 def test_a_mistaken_option_is_one_clear_error(options: Options, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        STAGE.outside(options)  # before the stages that come first
+        STAGE.external_inputs(options)  # before the stages that come first
 
 
 def kept(text: str, **rules: object) -> Cleaned:

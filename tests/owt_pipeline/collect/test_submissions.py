@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.lines import Block
-from owt_pipeline.formats.urls import home_of, id_of
+from owt_pipeline.formats.urls import host_hash, id_of
 from owt_pipeline.stages.collect.rules import Rules
 from owt_pipeline.stages.collect.submissions import ROWS, read_block, rows_of
 
@@ -48,7 +48,7 @@ def test_a_link_becomes_a_row() -> None:
     same = {name: LINK[name] for name in ("title", "score", "created_utc", "num_comments")}
     url, host = "https://example.com/story", "example.com"
     made = {
-        "home": home_of(host),
+        "home": host_hash(host),
         "url_id": id_of(url),
         "url": url,
         "posted_url": LINK["url"],

@@ -20,7 +20,7 @@ from owt_pipeline.engine import graph, submission
 from owt_pipeline.engine.outcome import JobOutcome, write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.errors import JobRuns, LostRun, UsageError, UserError, WorkerError
+from owt_pipeline.errors import JobRuns, RunSuperseded, UsageError, UserError, WorkerError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice, gather
@@ -253,7 +253,7 @@ def test_a_job_whose_run_was_replaced_ends_by_itself_and_leaves_the_other_run_al
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=REPEATING)
     said = "another run has published in" if does == "publishes" else "was taken over by"
-    with pytest.raises(LostRun, match=said):
+    with pytest.raises(RunSuperseded, match=said):
         run_stage(Replaced(), Options(5, fault=does), runtime)
     assert RepeatingRunner.counts["bundles"] > 4
     root, _ = read_root(runtime.workdir)
@@ -292,7 +292,7 @@ def test_no_shard_is_made_from_what_parts_of_a_lost_run_have_not_sent(
     monkeypatch.setattr(lock, "_read", read_once)
     monkeypatch.setattr(lock, "_renewing", lambda *_: contextlib.nullcontext())
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE)
-    with pytest.raises(LostRun):
+    with pytest.raises(RunSuperseded):
         run_stage(ReplacedEarly(), Options(5), runtime)
     assert 0 < len(list(tmp_path.glob("ledger/extract/work/*/numbers/records/*.json"))) < 5
     assert not list(tmp_path.glob("ledger/extract/records/*.json"))

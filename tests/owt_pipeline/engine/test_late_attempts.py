@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.engine import plan as plans
-from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine import stage_work
+from owt_pipeline.engine.generations import record_generations
 from owt_pipeline.engine.parts import Work
-from owt_pipeline.engine.plan import open_run, plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, Summary
-from owt_pipeline.errors import LedgerError, LostRun
+from owt_pipeline.engine.stage_work import open_run, plan_stage
+from owt_pipeline.errors import LedgerError, RunSuperseded
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
@@ -87,7 +87,7 @@ class Attempt:
 def attempt(workdir: Storage, text: str = "a", name: str = "one") -> Attempt:
     """Plan the stage for the run `name`."""
     runtime = Runtime(workdir, run=name)
-    _, version = begin([(STAGE, Options(text))], runtime)
+    _, version = record_generations([(STAGE, Options(text))], runtime)
     found = plan_stage(STAGE, Options(text), runtime)
     assert isinstance(found, StageRun)
     return Attempt(found, version)
@@ -120,7 +120,7 @@ def test_publishing_twice_finds_what_this_run_has_published(workdir: Storage) ->
     made.work()
     first = made.publish()
     assert made.publish() == first
-    plans._opened = None  # what another process has not read
+    stage_work._opened = None  # what another process has not read
     assert made.publish() == first
     assert workdir.read("run-log.jsonl").count(b'"extract"') == 1
     check(workdir, first)
@@ -132,10 +132,10 @@ def test_late_work_makes_nothing(workdir: Storage) -> None:
     manifest = made.publish()
     MADE.clear()
     made.work([3])
-    plans._opened = None
+    stage_work._opened = None
     made.work([3])
     sweep(workdir, "one", LATER)
-    plans._opened = None
+    stage_work._opened = None
     made.work([3])
     assert MADE == []
     check(workdir, manifest)
@@ -159,7 +159,7 @@ def test_a_damaged_record_and_a_lost_file_are_made_again(workdir: Storage) -> No
     workdir.delete(
         next(name for name in workdir.names() if name.startswith("documents/part-00002-"))
     )
-    place = made.run.place("shards", 5)
+    place = made.run.record_path("shards", 5)
     place.records.write(place.name, b"{")
     MADE.clear()
     attempt(workdir).work()
@@ -188,7 +188,7 @@ def test_a_late_publish_leaves_the_root_of_a_newer_run(
         return swap(storage, name, *arguments, **others)
 
     monkeypatch.setattr(Storage, "swap", stalled)
-    with pytest.raises(LostRun, match=r"another run has published in .*; this one stops"):
+    with pytest.raises(RunSuperseded, match=r"another run has published in .*; this one stops"):
         first.publish()
     assert read_manifest(workdir, "documents") == manifests[1]
     check(workdir, manifests[1], "b")
@@ -203,8 +203,8 @@ def test_a_run_that_lost_replaces_nothing_and_no_asset(workdir: Storage, text: s
     second.work()
     manifest = second.publish()
     for _ in range(2):
-        plans._opened = None
-        with pytest.raises(LostRun):
+        stage_work._opened = None
+        with pytest.raises(RunSuperseded):
             first.publish()
     check(workdir, manifest, text)
 
@@ -240,7 +240,7 @@ def test_two_runs_in_each_others_sweep_lose_nothing(workdir: Storage) -> None:
         published = one.publish()
         sweep(workdir, f"one{number}", 0.0)  # what a run that is older than all files may remove
         two.work()
-        with pytest.raises(LostRun):
+        with pytest.raises(RunSuperseded):
             two.publish()
         reader = DatasetReader.open(workdir, "documents")
         assert reader.manifest == published
@@ -263,7 +263,7 @@ def test_threads_of_one_process_that_open_different_work_each_get_their_own(
 ) -> None:
     runs, wrong = [attempt(workdir, text).run for text in "ab"], []
     opened = {run.name: run for run in runs}
-    monkeypatch.setattr(plans, "_open_run", lambda stage, options, runtime, name: opened[name])
+    monkeypatch.setattr(stage_work, "_open_run", lambda stage, options, runtime, name: opened[name])
 
     def open_often(run: StageRun) -> None:
         for _ in range(20_000):
@@ -279,5 +279,5 @@ def test_threads_of_one_process_that_open_different_work_each_get_their_own(
     for thread in threads:
         thread.join()
     sys.setswitchinterval(interval)
-    plans._opened = None
+    stage_work._opened = None
     assert wrong == []

@@ -75,22 +75,23 @@ class Making(Stage):
 
 class Noting(Making):
     def __init__(self, together: int):
-        self.steps = (Step(note_pids, rows=rows_of, together=together),)
+        self.steps = (Step(note_pids, rows=rows_of, max_concurrent=together),)
 
 
-class Seen(progress._Display):
-    """A display that remembers the last step it showed."""
+class Seen(progress.Step):
+    """A step that remembers how far the last one came."""
 
     last = (0, 0)
 
-    def update(self) -> None:
+    def close(self) -> None:
+        super().close()
         Seen.last = (self.rows_done, self.shards_done)
 
 
 @settings(max_examples=6, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=9).map(tuple))
 def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...]) -> None:
-    before, progress._display = progress._display, Seen
+    before, progress.Step = progress.Step, Seen
     try:
         for together in (0, 1, 2):
             with tempfile.TemporaryDirectory() as notes, tempfile.TemporaryDirectory() as folder:
@@ -100,7 +101,7 @@ def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...])
                 assert sorted(map(int, os.listdir(notes))) == list(range(len(rows)))
                 assert Seen.last == (sum(rows), len(rows))
     finally:
-        progress._display = before
+        progress.Step = before
 
 
 def test_a_shard_is_one_worker_s_and_the_largest_is_begun_first(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def write_documents(run: StageRun, shard: int, _: Sequence[Slice], writer: Shard
             [{"url_id": 1000 * shard + i, "text": f"text {i}"} for i in numbers],
         )
         if shard == 1 and start == 200 and fault:
-            while run.place("shards", 5).find()[0] is None:
+            while run.record_path("shards", 5).find()[0] is None:
                 time.sleep(0.01)
             if fault == "SIGKILL":
                 os.kill(os.getpid(), signal.SIGKILL)

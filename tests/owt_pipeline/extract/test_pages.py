@@ -119,7 +119,7 @@ def test_text_that_no_control_opens_stays_hidden(html: str) -> None:
 
 def is_unshown_text(html: str) -> list[bool]:
     blocks = read_page(f"<html><body>{html}</body></html>").blocks
-    return [any(one.kind & UNSHOWN for one in block.container.around()) for block in blocks]
+    return [any(one.kind & UNSHOWN for one in block.container.ancestors()) for block in blocks]
 
 
 def comments_in(html: str) -> list[str]:
@@ -127,7 +127,7 @@ def comments_in(html: str) -> list[str]:
     return [
         block.text
         for block in blocks
-        if any(one.kind & COMMENT for one in block.container.around())
+        if any(one.kind & COMMENT for one in block.container.ancestors())
     ]
 
 

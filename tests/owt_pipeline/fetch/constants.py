@@ -7,16 +7,17 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from owt_pipeline.stages.fetch.archives import search, wayback
+from owt_pipeline.stages.fetch.archives import client as archive_client
+from owt_pipeline.stages.fetch.archives import wayback
 from owt_pipeline.stages.fetch.web import client, live
 
 PLACES = {
     "retries": (live, "RETRIES"),
     "max_retry_wait": (live, "MAX_RETRY_WAIT"),
     "host_failures": (live, "HOST_FAILURES"),
-    "archive_retries": (search, "RETRIES"),
-    "archive_retry_wait": (search, "MAX_RETRY_WAIT"),
-    "archive_failures": (search, "MAX_FAILURES"),
+    "archive_retries": (archive_client, "RETRIES"),
+    "archive_retry_wait": (archive_client, "MAX_RETRY_WAIT"),
+    "archive_failures": (archive_client, "MAX_FAILURES"),
     "connect_timeout": (client, "CONNECT_SECONDS"),
     "silence_timeout": (client, "SILENCE_SECONDS"),
     "wayback_connections": (wayback, "CONNECTIONS"),

@@ -221,7 +221,7 @@ HOSTS += ["x.org:80", "x.org:443", "x.org:8080", "[::1]:80", "%65xample.com", "1
     st.sampled_from(HOSTS),
     st.lists(st.sampled_from(PIECES), max_size=10),
 )
-def test_the_requested_and_the_posted_url_have_one_canonical_form(
+def test_requested_and_posted_url_have_one_canonical_form(
     scheme: str, host: str, rest: list[str]
 ) -> None:
     posted = f"{scheme}://{host}/{''.join(rest)}"
@@ -288,7 +288,7 @@ def test_an_address_in_a_url_is_not_resolved_and_is_checked_too(
     assert connected(monkeypatch, "http://8.8.8.8/") == (["8.8.8.8"], "connect")
 
 
-def test_what_a_rule_permits_for_one_name_is_permitted_for_no_other(
+def test_a_rule_permits_an_address_for_its_names_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rule = ("demo.test=127.0.0.1:80",)
@@ -377,9 +377,7 @@ def answer(**headers: str) -> HttpResponse:
         ("http://user:pw@b.example:80/", "http://b.example/"),
     ],
 )
-def test_redirects_resolve_as_in_browsers_both_live_and_from_archives(
-    location: str, target: str
-) -> None:
+def test_redirects_resolve_as_in_browsers(location: str, target: str) -> None:
     response = answer(Location=location)
     assert str(redirect_target(response)) == target
     record = response_record(response.url, 0, "HTTP/1.1 302 Found", [("Location", location)], b"")

@@ -88,7 +88,7 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     server.close()
 
 
-def test_real_pages_are_found_among_many_rows_and_keep_their_archived_bytes(large: Large) -> None:
+def test_real_pages_keep_their_archived_bytes(large: Large) -> None:
     assert sum(f"{INDEX}/" in name for name in large.server.files) == 2 * FILES
     found = reader(large.runtime, large.manifest).table().to_pylist()
     captures: dict[str, dict[tuple[str, int], int]] = {}
@@ -156,7 +156,7 @@ def test_a_copy_of_the_archive_gives_the_same_pages(
         assert pages[0].equals(pages[1])
 
 
-def test_the_choice_of_captures_goes_over_all_crawls_and_prefers_complete_ones(
+def test_captures_of_all_crawls_compete_and_complete_ones_win(
     commoncrawl: CommonCrawl, write_urls: Write
 ) -> None:
     url, cut = "http://a.example/x", "http://a.example/cut"

@@ -19,14 +19,14 @@ from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import FetchFailure, target_time
 from owt_pipeline.stages.fetch.archives.commoncrawl import (
-    WANTED_WITH,
+    URL_COLUMNS,
     BulkClient,
     bounds_of,
     captures_by_url,
     join,
+    lookups_of,
     opened,
     span,
-    wanted_keys,
 )
 from owt_pipeline.stages.fetch.archives.search import ArchiveQuery, Capture, best_capture
 from schemas import Reason
@@ -49,11 +49,11 @@ class Published:
         """The captures that a shard gets for its URLs."""
         rows = sorted({(id_of(canonical_url(url)), canonical_url(url), url) for url in urls})
         types = [("url_id", pa.uint64()), ("url", pa.string()), ("posted_url", pa.string())]
-        assert [name for name, _ in types] == WANTED_WITH
-        wanted = wanted_keys(batch_of(rows, pa.schema(types)), 3)
+        assert [name for name, _ in types] == URL_COLUMNS
+        wanted = lookups_of(batch_of(rows, pa.schema(types)), 3)
         keys, found = wanted["key"].to_pylist(), []
         for file in self.bounds:
-            some = pa.Table.from_batches([wanted[span(keys, file.least, file.greatest)]])
+            some = pa.Table.from_batches([wanted[span(keys, file.min_key, file.max_key)]])
             with opened(file.uri) as index:
                 found.append(join(index, file.crawl, some))
         assert all(set(table["shard"].to_pylist()) <= {3} for table in found)
@@ -135,7 +135,7 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
         assert (answer.reason == Reason.NOT_ARCHIVED) == (not pages)
 
 
-def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_columns(
+def test_only_needed_columns_of_wanted_row_groups_are_read(
     tmp_path: Path,
 ) -> None:
     index = Published(

@@ -122,7 +122,7 @@ ROBOTS = b"User-agent: *\nDisallow: /private\n"
 @pytest.mark.parametrize("cut", [1, len(ROBOTS) // 2, len(ROBOTS) - 1])
 @pytest.mark.parametrize("coding", ["", "gzip"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_robots_txt_that_breaks_off_says_nothing_until_it_is_read(
+def test_a_robots_txt_that_breaks_off_is_read_again(
     serve: Serve, write_urls: Write, cut: int, coding: str, count: int
 ) -> None:
     body = gzip.compress(ROBOTS) if coding else ROBOTS

@@ -98,7 +98,7 @@ def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: 
 
 
 @pytest.mark.slow
-def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
+def test_a_bucket_gives_the_bytes_of_a_local_folder(
     testdata: Path, tmp_path: Path, write_urls: Write
 ) -> None:
     folders = [testdata / "warc" / name for name in ("warcio", "resiliparse")]
@@ -173,7 +173,7 @@ def test_what_is_no_record_does_not_change_those_before(junk: bytes, compressed:
 
 
 @pytest.mark.parametrize("name", ["example.arc", "example.arc.gz"])
-def test_an_arc_file_is_refused_and_the_advice_of_the_message_works(
+def test_an_arc_file_is_refused_with_advice_that_works(
     name: str, testdata: Path, tmp_path: Path, write_urls: Write
 ) -> None:
     file, copy = testdata / "warc" / "warcio" / name, tmp_path / "copy.warc.gz"
@@ -425,6 +425,6 @@ def test_archives_may_be_deleted_once_their_pages_are_published(
         fetch(runtime, files, max_page_bytes=9)
     folder.mkdir()
     (folder / "1.warc.gz").write_bytes(five_records()[1])
-    with pytest.raises(UserError, match=r"0\.warc\.gz is gone"):
+    with pytest.raises(UserError, match=r"0\.warc\.gz is missing"):
         fetch(runtime, files, max_page_bytes=9)
     assert snapshot(Path(runtime.workdir.uri)) == before

@@ -49,7 +49,7 @@ async def echo(request: Request) -> None:
         await request.answer(PAGE + request.path.encode())
 
 
-def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(
+def test_pages_are_requested_as_posted_and_found_in_their_warcs(
     serve: Serve, write_urls: Write
 ) -> None:
     hosts = [f"echo.{DOMAIN}", f"www.Upper.{DOMAIN.upper()}.:80"]
@@ -76,9 +76,7 @@ def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(
     assert before.equals(after)
 
 
-def test_a_payload_digest_is_of_the_page_whatever_encoding_it_was_sent_in(
-    serve: Serve, write_urls: Write
-) -> None:
+def test_a_payload_digest_is_of_the_decoded_page(serve: Serve, write_urls: Write) -> None:
     async def answer(request: Request) -> None:
         packed = request.path == "/gzip"
         await request.answer(

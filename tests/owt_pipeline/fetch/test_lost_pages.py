@@ -64,7 +64,7 @@ def fetch_and_extract(web: Web, **options: Any) -> None:
         run_stages([(STAGE, given), (EXTRACT, EXTRACT.options())], web.runtime)
 
 
-def test_lost_segments_that_something_is_made_from_are_fetched_again_only_with_refetch(
+def test_lost_segments_are_fetched_again_only_with_refetch(
     web: Web,
 ) -> None:
     shutil.rmtree(web.folder / "warc/part-00001")
@@ -118,7 +118,7 @@ def test_no_option_asks_for_a_page_twice(web: Web) -> None:
     assert web.asked == asked + asked
 
 
-def test_a_url_that_moves_to_another_generation_is_not_asked_for_again(
+def test_a_url_in_another_generation_is_not_requested_again(
     serve: Serve, write_urls: Write, tmp_path: Path
 ) -> None:
     web = Web(serve, write_urls)

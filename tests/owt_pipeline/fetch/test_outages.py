@@ -34,7 +34,7 @@ def resolver(number: int) -> Callable[..., None]:
     return fail
 
 
-def test_without_a_network_no_url_has_an_outcome_and_the_next_run_fetches_all(
+def test_without_a_network_no_url_has_an_outcome(
     serve: Serve, write_urls: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(dict.fromkeys(HOSTS, page))
@@ -64,9 +64,7 @@ def test_hosts_that_are_really_dead_do_not_stop_the_run(
     assert manifest.counts.rejected == {reason: len(URLS)}
 
 
-def test_hosts_that_take_connections_and_stay_silent_are_no_outage(
-    serve: Serve, write_urls: Write
-) -> None:
+def test_silent_hosts_are_not_an_outage(serve: Serve, write_urls: Write) -> None:
     async def silent(_: Request) -> None:
         await asyncio.sleep(3600)
 
@@ -115,7 +113,7 @@ def test_a_proxy_that_does_not_serve_us_is_an_outage(
         fetch(runtime, server, resolve=(), retries=0, **options)
 
 
-def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
+def test_hosts_that_go_away_stop_the_run_which_continues_later(
     serve: Serve, write_urls: Write
 ) -> None:
     server: BadServer
@@ -150,7 +148,7 @@ def test_dead_hosts_next_to_one_that_answers_are_no_outage(serve: Serve, write_u
 
 
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
-def test_a_host_that_is_always_busy_is_closed_and_retried_once_at_the_end(
+def test_a_host_that_is_always_busy_is_closed_and_retried_once(
     serve: Serve, write_urls: Write, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     async def busy(request: Request) -> None:
@@ -162,10 +160,10 @@ def test_a_host_that_is_always_busy_is_closed_and_retried_once_at_the_end(
     manifest = fetch(write_urls(urls, num_shards=1), server, retries=3)
     reason = f"http_{status[:3]}"
     assert (manifest.counts.left, manifest.counts.rejected) == (30, {reason: 30})
-    assert asked(server) - 30 == live._MOST_BUSY + 1
+    assert asked(server) - 30 == live._MAX_BUSY + 1
 
 
-def test_temporary_failures_are_retried_once_at_the_end_of_the_shard(
+def test_temporary_failures_are_retried_once_at_the_shards_end(
     serve: Serve, write_urls: Write
 ) -> None:
     async def answer(request: Request) -> None:

@@ -48,7 +48,7 @@ def half(answer: Answer) -> Way:
 
 
 @pytest.mark.parametrize("status", [403, 429, 500, 503])
-def test_an_archive_that_refuses_half_of_all_requests_loses_no_page(
+def test_an_archive_that_refuses_half_of_requests_loses_no_page(
     status: int, archive: CommonCrawl, wayback: Wayback, write_urls: Write
 ) -> None:
     wayback.captures = {(url, AT): b"<p>page" for url in URLS[:10]}
@@ -59,7 +59,7 @@ def test_an_archive_that_refuses_half_of_all_requests_loses_no_page(
 
 
 @pytest.mark.parametrize("down", [r"/[1-5]\.warc\.gz$", ""], ids=["five files", "all"])
-def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
+def test_an_archive_that_is_down_stops_the_run(
     down: str, archive: CommonCrawl, write_urls: Write
 ) -> None:
     archive.publish(4)
@@ -192,7 +192,7 @@ TRACKED = {
 """URLs as archived, and as posted."""
 
 
-def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
+def test_captures_with_tracking_parameters_are_found(
     commoncrawl: CommonCrawl, wayback: Wayback, write_urls: Write, tmp_path: Path
 ) -> None:
     urls = [f"http://t{n}.example/{path}" for n, path in enumerate(TRACKED)]

@@ -57,9 +57,7 @@ def test_a_host_gets_one_request_in_its_delay_and_one_connection(
     assert server.most_open <= len(hosts)
 
 
-def test_robots_txt_is_requested_once_and_obeyed_for_each_path_and_its_crawl_delay_is_kept(
-    serve: Serve, write_urls: Write
-) -> None:
+def test_robots_txt_is_requested_once_and_obeyed(serve: Serve, write_urls: Write) -> None:
     times: list[float] = []
 
     async def answer(request: Request) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class _Only(ShardLease):
 ATTEMPT = _Only()
 
 
-def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
+def test_pages_wait_for_a_slow_thread_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[int, int]] = []
@@ -75,14 +76,16 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
 
     waiting = asyncio.run(record())
     assert 0 < waiting * len(BODY) < MOST_WAITING
-    assert tuple(map(sum, zip(*shown, strict=True))) == (501, 500)
+    answers, pages, failures = zip(*shown, strict=True)
+    assert (sum(answers), sum(pages)) == (501, 500)
+    assert sum(failures, Counter()) == {"dns": 1}
     found = answered(tmp_path, range(501))
     assert (found.ids.tolist(), len(found.pages)) == (list(range(501)), 500)
     assert found.rows(found.ids)["body_bytes"].to_pylist() == [len(BODY)] * 500 + [None]
     assert no_pages(found) == {500: ("dns", "no such name")}
 
 
-def test_answers_that_wait_for_a_thread_when_the_asking_ends_are_in_a_segment(
+def test_results_that_wait_at_the_end_are_in_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "SEGMENT_SECONDS", 0.5)
@@ -119,7 +122,7 @@ def test_a_segment_is_written_when_it_is_old_or_large(
     assert found == list(range(10)) if seconds < 1 else found == list(range(len(found)))
 
 
-def test_a_failure_to_write_is_raised_by_the_next_page_and_at_the_end(
+def test_a_failure_to_write_is_raised_soon_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: SegmentWriter) -> None:

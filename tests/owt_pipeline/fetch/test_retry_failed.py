@@ -84,9 +84,7 @@ def rows(runtime: Runtime, manifest: Manifest) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: row["url_id"])
 
 
-def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
-    serve: Serve, write_urls: Write
-) -> None:
+def test_only_temporary_failures_are_retried(serve: Serve, write_urls: Write) -> None:
     web = Web(serve)
     runtime, never_down = (
         write_urls(web.urls, num_shards=3),

@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.ledger.commit import Place, ShardWriter
+from owt_pipeline.ledger.commit import RecordPath, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.fetch import recorder, shards
-from owt_pipeline.stages.fetch.answers import INDEXED, Answer, FetchFailure, Page
+from owt_pipeline.stages.fetch import outcomes, recorder
+from owt_pipeline.stages.fetch.answers import INDEXED, FetchFailure, FetchResult, Page
 from owt_pipeline.stages.fetch.recorder import Recorder, ShardLease, Superseded
 from owt_pipeline.stages.fetch.segments import (
     SegmentReader,
@@ -72,7 +72,7 @@ def writer(run: Path, shard: int = 0, root: Root = ROOT, *, is_last: bool = True
     return answered(run, [], shard, root).writer({"software": "a test"}, is_last=is_last)
 
 
-def write(run: Path, attempts: Iterable[dict[int, Answer]], per_segment: int = 3) -> None:
+def write(run: Path, attempts: Iterable[dict[int, FetchResult]], per_segment: int = 3) -> None:
     """Write the answers of each attempt, so many per segment."""
     for answers in attempts:
         segments = writer(run)
@@ -105,7 +105,7 @@ def no_pages(found: SegmentReader) -> dict[int, tuple[str, str]]:
     }
 
 
-def expected_of(answer: Answer) -> tuple[object, ...]:
+def expected_of(answer: FetchResult) -> tuple[object, ...]:
     if isinstance(answer, FetchFailure):
         return str(answer.reason), answer.detail
     return *(getattr(answer, name) for name in INDEXED), answer.record
@@ -113,8 +113,8 @@ def expected_of(answer: Answer) -> tuple[object, ...]:
 
 @settings(max_examples=30, deadline=None)  # each writes and syncs files
 @given(st.lists(entries, max_size=3))
-def test_answers_of_all_attempts_are_read_back_as_they_were_written(
-    attempts: list[dict[int, Answer]],
+def test_results_are_read_back_as_they_were_written(
+    attempts: list[dict[int, FetchResult]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
@@ -147,7 +147,7 @@ def test_ids_are_looked_up_among_ascending_ones(ids: np.ndarray, known: np.ndarr
 @settings(max_examples=50, deadline=None)
 @given(entries.filter(bool), st.integers(0, 2000), st.binary(min_size=1, max_size=40))
 def test_a_damaged_segment_loses_only_its_own_answers(
-    answers: dict[int, Answer], at: int, junk: bytes
+    answers: dict[int, FetchResult], at: int, junk: bytes
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
@@ -164,7 +164,7 @@ def test_a_damaged_segment_loses_only_its_own_answers(
             }
 
 
-def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Path) -> None:
+def test_a_temporary_failure_counts_until_the_next_request(tmp_path: Path) -> None:
     segments = writer(tmp_path, is_last=False)
     assert not segments.append(1, FetchFailure(Reason.TIMEOUT, "slow"))
     assert segments.append(2, FetchFailure(Reason.HTTP_404, "gone"))
@@ -215,7 +215,7 @@ NOTHING = FetchFailure(Reason.DNS, "no such name")
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(
+def test_a_superseded_lease_stops_and_loses_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, check = threading.Event(), ShardLease.check
@@ -256,9 +256,7 @@ def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(
-    tmp_path: Path, ends: bool
-) -> None:
+def test_a_superseded_lease_waits_for_the_other_one(tmp_path: Path, ends: bool) -> None:
     async def run() -> None:
         run = Storage(str(tmp_path))
         first, second = (ShardLease(run, "warc/part-00000") for _ in range(2))
@@ -281,18 +279,18 @@ def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(
     asyncio.run(run())
 
 
-def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
+def test_the_order_of_results_does_not_change_a_shards_bytes(
     write_urls: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = write_urls([f"http://a.example/{i}" for i in range(4)], num_shards=1)
-    monkeypatch.setattr(shards, "_WRITTEN_AT_ONCE", 3)
+    monkeypatch.setattr(outcomes, "_MAX_ROWS_IN_MEMORY", 3)
     urls = DatasetReader.open(runtime.workdir, "urls").table()
     ids = sorted(urls["url_id"].to_pylist())
 
     def read(some: np.ndarray) -> pa.Table:
         return urls.filter(pc.is_in(urls["url_id"], pa.array(some)))
 
-    known: list[Answer] = [
+    known: list[FetchResult] = [
         Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i)
         for i in range(3)
     ]
@@ -303,8 +301,12 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
         write(run, [{ids[i]: known[i] for i in order}], 1 + number % 4)
         folder = Storage(str(run))
         outputs = {"": DATASETS["pages"].schema}
-        with ShardWriter(folder, Place(folder / "records", 0), outputs, dataset="pages") as shard:
-            shards.write_shard(shard, np.array(ids, np.uint64), read, {"live": answered(run, ids)})
+        with ShardWriter(
+            folder, RecordPath(folder / "records", 0), outputs, dataset="pages"
+        ) as shard:
+            outcomes.write_outcomes(
+                shard, np.array(ids, np.uint64), read, {"live": answered(run, ids)}
+            )
         record = ShardRecord.from_json(folder.read("records/00000.json"))
         kinds = [file.kind for file in record.files]
         assert kinds == ["data", "rejects", "places", *["warc"] * -(-4 // (1 + number % 4))]

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.engine.parts import at_once
-from owt_pipeline.engine.plan import look
+from owt_pipeline.engine.plan import plan_stages
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
@@ -194,13 +194,13 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
         ({"allow_private_hosts": True}, False),
     ],
 )
-def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
+def test_options_of_unused_sources_fetch_nothing_again(
     servers: tuple[BadServer, Wayback], write_urls: Write, options: dict, same: bool
 ) -> None:
     runtime = write_urls([f"{HOST}/live"])
     plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0)
     run_stage(STAGE, plain, runtime)
-    (plan,) = look(
+    (plan,) = plan_stages(
         [(STAGE, replace(plain, **options))], runtime.workdir, read_root(runtime.workdir)[0]
     )
     assert plan.finished is same
@@ -211,7 +211,7 @@ def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
         st.lists(st.sampled_from(["a.com", "b.com", "c.com", "d.com"]), max_size=8), max_size=4
     ).filter(any)
 )
-def test_hosts_with_the_most_urls_come_first_and_each_keeps_the_order_of_its_rows(
+def test_hosts_with_the_most_urls_come_first(
     chunks: list[list[str]],
 ) -> None:
     names = np.array([host for chunk in chunks for host in chunk], dtype=object)

@@ -70,12 +70,12 @@ ODD = [
 ]
 
 
-def test_keys_of_odd_urls_are_those_of_the_internet_archives_library() -> None:
+def test_keys_of_odd_urls_equal_the_internet_archives() -> None:
     surt = pytest.importorskip("surt")
     assert [(url, surt_key(url)) for url in ODD] == [(url, surt.surt(url.encode())) for url in ODD]
 
 
-def test_keys_of_real_urls_are_those_of_the_internet_archives_library(testdata: Path) -> None:
+def test_keys_of_real_urls_equal_the_internet_archives(testdata: Path) -> None:
     surt = pytest.importorskip("surt")
     with open_source(str(testdata / "reddit" / "RS_wcxb-dev.zst")) as file:
         (block,) = LineReader(file)

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from owt_pipeline.engine.parts import Work
-from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, StageRun
+from owt_pipeline.engine.stage_work import plan_stage
 from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.stages.fetch import recorder
@@ -131,9 +131,7 @@ class Web:
 
 
 @pytest.mark.slow
-def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it_ends(
-    serve: Serve, write_urls: Write
-) -> None:
+def test_of_two_leases_of_a_shard_one_fetches_at_a_time(serve: Serve, write_urls: Write) -> None:
     """The second takes over, is stopped, and goes on once the first has taken over; then the
     first is killed."""
     web = Web()

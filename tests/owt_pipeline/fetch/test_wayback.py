@@ -203,7 +203,7 @@ def test_a_retry_after_applies_to_the_complete_run(wayback: Wayback, write_urls:
         assert not [at for at, _ in wayback.seen if moment < at < moment + 0.95]
 
 
-def test_after_a_busy_answer_without_retry_after_a_minute_of_turns_is_skipped(
+def test_a_busy_response_without_retry_after_skips_a_minute(
     wayback: Wayback, write_urls: Write
 ) -> None:
     wayback.add("x")
@@ -217,9 +217,7 @@ def test_after_a_busy_answer_without_retry_after_a_minute_of_turns_is_skipped(
     assert moments[3] - moments[2] >= 1.15
 
 
-def test_an_archive_that_asks_for_hours_stops_the_run_which_continues_later(
-    wayback: Wayback, write_urls: Write
-) -> None:
+def test_an_archive_that_asks_for_hours_stops_the_run(wayback: Wayback, write_urls: Write) -> None:
     for i in range(8):
         wayback.add(str(i))
     wayback.way = lambda path, count: (

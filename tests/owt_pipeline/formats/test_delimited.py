@@ -18,7 +18,7 @@ def table_of(content: str | bytes, max_chars: int = 1 << 20) -> DelimitedTable:
 
 
 def rows_of(content: str | bytes) -> list[tuple[int, list[str] | str]]:
-    """Each row's line, and its cells or its problem."""
+    """Return each row's line, and its cells or its problem."""
     return [(row.line, row.problem or list(row.cells)) for row in table_of(content)]
 
 
@@ -79,14 +79,14 @@ def test_a_file_that_ends_in_quotes_on_its_last_line_was_cut() -> None:
     assert table.unclosed_line == 3
 
 
-def test_a_row_that_is_too_long_is_a_problem_and_the_next_is_read() -> None:
+def test_a_row_that_is_too_long_does_not_cost_the_next_one() -> None:
     table = table_of("a,b\n" + "x" * 500 + ",1\n2,3\n", max_chars=100)
     long, good = table
     assert "longer than 100" in (long.problem or "")
     assert good == Row(3, ["2", "3"])
 
 
-def test_quotes_that_swallow_every_line_do_not_take_quadratic_time(
+def test_quotes_that_swallow_all_lines_take_linear_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("owt_pipeline.formats.delimited._MAX_REREAD_CHARS", 2_000)

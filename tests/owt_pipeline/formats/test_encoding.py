@@ -84,9 +84,7 @@ def test_ids_equal_openais_own_algorithm(text: str) -> None:
 
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
-def test_the_tokenizer_file_gives_the_same_ids_and_the_text_again(
-    gpt2_file: str, text: str
-) -> None:
+def test_the_tokenizer_file_gives_the_same_ids_and_text(gpt2_file: str, text: str) -> None:
     encoding = load(gpt2_file)
     assert (encoding.name, encoding.eot, encoding.vocab_size) == ("tokenizer.json", 50_256, 50_257)
     ids, offsets = encoding.encode_batch([text])
@@ -187,7 +185,7 @@ def test_no_tokenizer_makes_text_end_the_document(
     assert encoding.count([text]).tolist() == [len(ids) - len(encoding.encode_batch(["a b"])[0])]
 
 
-def test_a_tokenizer_whose_unknown_words_end_the_document_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_whose_unknown_words_end_a_text_is_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({"</s>": 0, "a": 1}, unk_token="</s>"))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(
@@ -209,7 +207,7 @@ def test_wrong_tokenizers_are_refused_with_advice(tmp_path: Path, gpt2_file: str
 
 
 def trained(path: Path, **parts: Any) -> str:
-    """A byte-level tokenizer with other parts; its path."""
+    """Train a byte-level tokenizer with other parts; return its path."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     tokenizer.decoder = decoders.ByteLevel()

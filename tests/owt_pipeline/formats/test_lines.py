@@ -71,9 +71,7 @@ def test_plain_files_and_empty_ones_are_read() -> None:
 
 @pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("name", COMPRESS)
-def test_a_damaged_file_keeps_the_complete_records_before_the_break(
-    name: str, is_cut: bool
-) -> None:
+def test_a_damaged_file_keeps_complete_records_before_the_damage(name: str, is_cut: bool) -> None:
     compress, half = COMPRESS[name], CONTENT.index(b"\n", len(CONTENT) // 2) + 1
     first, second = compress(CONTENT[:half]), compress(CONTENT[half:])
     middle = len(second) // 2

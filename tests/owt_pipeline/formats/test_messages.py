@@ -152,7 +152,7 @@ CHUNKED = [("Transfer-Encoding", "chunked")]
         BODY,
     ],
 )
-def test_a_body_without_chunks_is_kept_though_it_begins_with_a_number(body: bytes) -> None:
+def test_a_body_without_chunks_may_begin_with_a_number(body: bytes) -> None:
     assert decode_body(CHUNKED, body, 1 << 20) == body
     assert decode_body([*CHUNKED, ("Content-Length", str(len(body)))], body, 1 << 20) == body
 
@@ -172,7 +172,7 @@ def test_chunks_are_joined(end: bytes, line_end: bytes) -> None:
     assert decode_body(CHUNKED, chunks.replace(b"\r\n", line_end), 1 << 20) == b"hello!"
 
 
-def test_what_was_received_of_a_second_member_comes_after_the_first() -> None:
+def test_part_of_a_second_member_comes_after_the_first() -> None:
     with pytest.raises(CutOff) as error:
         decode_body([("Content-Encoding", "gzip")], ZIPPED + ZIPPED[:5], 1 << 20)
     assert error.value.within == BODY

@@ -131,9 +131,7 @@ def test_text_hashes_are_equal_if_and_only_if_the_words_are(texts: list[str]) ->
 
 
 @pytest.mark.parametrize(("same", "left", "right"), PAIRS)
-def test_texts_are_the_same_if_their_words_are_and_without_words_if_they_are_equal(
-    same: bool, left: str, right: str
-) -> None:
+def test_texts_of_the_same_words_have_the_same_hash(same: bool, left: str, right: str) -> None:
     left, right = json.loads(left), json.loads(right)
     for before in ("", "letters "):
         texts = [before + left, before + right, "\u0301", "end"]
@@ -179,7 +177,7 @@ def test_pairs_at_any_threshold_share_a_band(threshold: float) -> None:
 
 
 @pytest.mark.parametrize("similarity", [0.4, 0.6, 0.8])
-def test_pairs_share_a_band_as_often_as_their_similarity_predicts(similarity: float) -> None:
+def test_pairs_share_a_band_as_often_as_predicted(similarity: float) -> None:
     rng = np.random.default_rng(1)
     left = rng.integers(0, 2**32, (BANDS * ROWS, 20_000), dtype=np.uint32)
     right = np.where(rng.random(left.shape) < similarity, left, left + np.uint32(1))

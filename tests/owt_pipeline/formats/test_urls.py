@@ -132,7 +132,7 @@ urls = st.one_of(
 @example("https://www.www.com/")
 @example("http://a/#!/b?c#d&amp;amp;e/")
 @example("http://a.com/" + "é" * 2000)
-def test_every_string_is_a_bad_url_or_has_an_idempotent_canonical_url(url: str) -> None:
+def test_any_string_is_a_bad_url_or_has_a_stable_canonical_url(url: str) -> None:
     try:
         canonical, host = canonicalize(url)
     except BadURL:

@@ -29,7 +29,7 @@ def test_record_reads_back_unchanged(body: bytes) -> None:
 
 
 def sent(body: bytes, encoding: str) -> tuple[bytes, bytes]:
-    """Head and body of a response as sent by a server."""
+    """Return head and body of a response as sent by a server."""
     head = (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nX-Odd: "
         b"\xe9\r\nset-COOKIE: a=b\r\n"
@@ -108,7 +108,7 @@ def test_a_number_with_a_sign_is_no_size_of_a_chunk(size: bytes) -> None:
 
 
 def encoded(body: bytes, encoding: str) -> bytes:
-    """A body as encoded by servers; `gzip` has two members."""
+    """Return a body as encoded by servers; `gzip` has two members."""
     if encoding == "gzip":
         return gzip.compress(body[:100], mtime=0) + gzip.compress(body[100:], mtime=0)
     if encoding == "zstd":
@@ -178,7 +178,7 @@ def test_a_body_of_very_many_empty_members_is_decoded(
     )
 
 
-def test_decoded_body_with_headers_of_an_encoded_one_is_unchanged() -> None:
+def test_a_decoded_body_with_coding_headers_is_unchanged() -> None:
     headers = [("Content-Encoding", "gzip"), ("Transfer-Encoding", "chunked")]
     assert decode_body(headers, b"<html>plain", 1000) == b"<html>plain"
 

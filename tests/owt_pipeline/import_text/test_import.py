@@ -235,7 +235,7 @@ def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(
         ids = reader.table(shard)["url_id"].to_pylist()
         assert ids
         assert {i % 3 for i in ids} == {shard}
-    monkeypatch.setattr(exchange, "_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(exchange, "_MAX_WAITING_BYTES", 10_000)
     monkeypatch.setattr(groups, "_MAX_GROUP_FILES", 1)
     assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == complete.digest
 

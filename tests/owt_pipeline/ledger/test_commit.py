@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from owt_pipeline.ledger import commit
-from owt_pipeline.ledger.commit import Place, ShardWriter, lost_files, publish_dataset
+from owt_pipeline.ledger.commit import RecordPath, ShardWriter, lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.ledger.sweep import sweep
@@ -34,8 +34,8 @@ def workdir(place: str, request: pytest.FixtureRequest) -> Storage:
     return Storage(place) / "".join(c for c in request.node.name if c.isalnum())
 
 
-def place_of(workdir: Storage) -> Place:
-    return Place(workdir / "ledger/clean/records", 0, "k" * 64)
+def place_of(workdir: Storage) -> RecordPath:
+    return RecordPath(workdir / "ledger/clean/records", 0, "k" * 64)
 
 
 class Attempt:

@@ -1,5 +1,4 @@
-"""The part of a page that holds its article: the element with most of the prose in its
-paragraphs."""
+"""The part of a page that holds its article: the element with most prose in its paragraphs."""
 
 from __future__ import annotations
 
@@ -9,8 +8,9 @@ from collections.abc import Sequence
 from owt_pipeline.stages.extract.html.blocks import HEADING, Block, Container
 
 MIN_ARTICLE_WORDS = 150
-"""Fewest words of prose of an article."""
-_MIN_ARTICLE_SHARE = 0.7  # of the words of prose
+"""A page with fewer words of prose is not an article."""
+# Of the page's words of prose.
+_MIN_ARTICLE_SHARE = 0.7
 _MIN_PARAGRAPHS = 3
 _MIN_PROSE_CHARS = 80
 _MAX_PROSE_LINKED_SHARE = 0.4
@@ -39,7 +39,9 @@ def article_of(blocks: Sequence[Block]) -> tuple[Container, int] | None:
     num_paragraphs = num_by_container[article]
     if words_by_container[article] < max(MIN_ARTICLE_WORDS, _MIN_ARTICLE_SHARE * total):
         return None
-    return (article, num_paragraphs) if num_paragraphs >= _MIN_PARAGRAPHS else None
+    if num_paragraphs < _MIN_PARAGRAPHS:
+        return None
+    return article, num_paragraphs
 
 
 def is_prose(block: Block) -> bool:
@@ -55,7 +57,8 @@ def num_words(block: Block) -> int:
 
 def key_of(container: Container) -> tuple[Container | None, str, str]:
     """Return what siblings of one kind have in common: parent, tag and first class."""
-    return container.parent, container.tag, _DIGITS.sub("", container.names.partition(" ")[0])
+    first_class = container.names.partition(" ")[0]
+    return container.parent, container.tag, _DIGITS.sub("", first_class)
 
 
 def holds(container: Container, other: Container) -> bool:

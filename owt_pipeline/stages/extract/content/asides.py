@@ -1,4 +1,4 @@
-"""What stands within an article and is not its text.
+"""Insertions in an article that are not its text.
 
 - Placeholders of embedded content: a sentence that asks for consent, once for each of them.
 - Credits of photographs: short lines in a row, each with its photographer.
@@ -45,11 +45,15 @@ _CONSENT_STEMS = tuple(
     "|aceit|acept|toestemming|samtyck|samtykk|souhlas|zgod|hyväksy|eväste|sütik|hozzájárul"
     "|informasjonskaps|соглас|同意|クッキー".split("|")
 )
-_MIN_PLACEHOLDER_CHARS, _MAX_PLACEHOLDER_CHARS = 30, 600
+_MIN_PLACEHOLDER_CHARS = 30
+_MAX_PLACEHOLDER_CHARS = 600
+# Of the words of two sentences with different services.
 _MIN_WORDS_IN_COMMON = 0.75
 _NUM_SAME_CHARS = 10
-_MAX_CANDIDATES = 200  # comparing takes the square
-_MAX_PLACEHOLDER_SHARE = 0.4  # of the words of prose
+# Comparing takes the square.
+_MAX_CANDIDATES = 200
+# Of the words of prose. A policy on cookies has more.
+_MAX_PLACEHOLDER_SHARE = 0.4
 _NO_PLACEHOLDER_FORMS = _NO_LINE_FORMS | {ITEM}
 
 # Credits.
@@ -66,12 +70,14 @@ _AGENCIES = (
 )
 _LABELLED_NAME = re.compile(r"(\w[\w ]{0,20}?) ?[:：] ?(\S.*)")
 _WORD = re.compile(r"[^\W\d_]+")
-_MAX_CREDIT_CHARS, _MAX_CREDIT_WORDS = 100, 12
+_MAX_CREDIT_CHARS = 100
+_MAX_CREDIT_WORDS = 12
 # Lines with credits are known by words from two on; lines after images that have the same label
 # and only names, from three on.
-_MIN_CREDITS, _MIN_LABELLED = 2, 3
+_MIN_CREDITS = 2
+_MIN_LABELLED = 3
 
-# References. A label that is not in the list says nothing, even if it is the same each time:
+# References. A label that is not in the list has no meaning, even if it is the same each time:
 # newsletters have `See: …` and galleries `Artist: …` as a part of the text.
 _LABELS = frozenset(
     """
@@ -98,26 +104,33 @@ _LABELS = frozenset(
     .split("|")
 )
 _LABELLED_LINK = re.compile(r"\W*([^\W\d_][^:：>»|]{1,39}?)\s*[:：>»|–—]+\s*(\S.*)", re.DOTALL)
-_MIN_LINKED_SHARE = 0.9  # of the text after a label
+# Of the text after a label.
+_MIN_LINKED_SHARE = 0.9
 _MAX_LABEL_CHARS = 40
-_MIN_TITLE_CHARS, _MAX_REFERENCE_CHARS = 12, 300
-_MAX_REFERENCES = 6  # below one label
+_MIN_TITLE_CHARS = 12
+_MAX_REFERENCE_CHARS = 300
+# Below one label.
+_MAX_REFERENCES = 6
 
 # Further articles.
 _TITLE_TAGS = frozenset(("h1", "h2"))
-_MAX_TITLES, _MAX_DEPTH = 20, 30  # titles, and containers around one, that are looked at
-_MAX_LINES_BEFORE_TEXT, _MAX_DATE_CHARS = 6, 60
+# Hostile pages have thousands of titles, and of containers around one.
+_MAX_TITLES = 20
+_MAX_DEPTH = 30
+_MAX_LINES_BEFORE_TEXT = 6
+_MAX_DATE_CHARS = 60
 _DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
-_TAGS_OF_PARTS = frozenset(("section", "h1", "h2", "li"))  # titles themselves, or parts of a text
+# Titles themselves, or parts of a text.
+_TAGS_OF_PARTS = frozenset(("section", "h1", "h2", "li"))
 
 
 def leave_asides(blocks: Sequence[Block], keep: np.ndarray, *, is_article: bool) -> None:
-    """Clear `keep` of the blocks that stand within an article and are not its text.
+    """Clear `keep` of insertions in an article.
 
     Args:
       blocks: those of the page.
       keep: which of them are kept.
-      is_article: whether the page probably is one article, or says so.
+      is_article: whether the page probably is one article, or declares it.
     """
     leave_placeholders(blocks, keep)
     if is_article:
@@ -140,13 +153,26 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     article's paragraphs, one with no more than the name of the service changed.
     """
     kept = _kept(keep)
-    if not kept:
+    candidates = _consent_sentences(blocks, kept)
+    if not 2 <= len(candidates) <= _MAX_CANDIDATES:
         return
-    sized = [
-        index
-        for index in range(kept[0], kept[-1] + 1)
-        if _MIN_PLACEHOLDER_CHARS <= blocks[index].chars <= _MAX_PLACEHOLDER_CHARS
-    ]
+    repeated, is_in_row = _find_repeated(blocks, keep, candidates)
+    placeholders = [index for index in repeated if keep[index]]
+    # Descriptions of cookies, in a policy on them, follow each other and are most of the text.
+    prose = sum(num_words(blocks[index]) for index in kept if is_prose(blocks[index]))
+    words = sum(num_words(blocks[index]) for index in placeholders)
+    if not is_in_row and words <= _MAX_PLACEHOLDER_SHARE * prose:
+        keep[placeholders] = False
+
+
+def _consent_sentences(blocks: Sequence[Block], kept: Sequence[int]) -> list[int]:
+    """Return the indexes of sentences on consent, among the kept blocks, that may be repeated."""
+    if not kept:
+        return []
+    sized = []
+    for index in range(kept[0], kept[-1] + 1):
+        if _MIN_PLACEHOLDER_CHARS <= blocks[index].chars <= _MAX_PLACEHOLDER_CHARS:
+            sized.append(index)
     # Sentences with another service begin or end with the same letters; few others do, so few
     # texts have to be searched for words.
     starts = Counter([blocks[index].text[:_NUM_SAME_CHARS] for index in sized])
@@ -157,13 +183,20 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
         is_repeated = starts[text[:_NUM_SAME_CHARS]] > 1 or ends[text[-_NUM_SAME_CHARS:]] > 1
         if is_repeated and _asks_for_consent(blocks[index]):
             candidates.append(index)
-    if not 2 <= len(candidates) <= _MAX_CANDIDATES:
-        return
-    article_keys = {
-        key_of(blocks[index].container)
-        for index in kept
-        if is_prose(blocks[index]) and not _asks_for_consent(blocks[index])
-    }
+    return candidates
+
+
+def _find_repeated(
+    blocks: Sequence[Block], keep: np.ndarray, candidates: Sequence[int]
+) -> tuple[set[int], bool]:
+    """Return the candidates that repeat another one, and whether any two follow each other.
+
+    Two follow each other if nothing between them is kept.
+    """
+    article_keys = set()
+    for index in _kept(keep):
+        if is_prose(blocks[index]) and not _asks_for_consent(blocks[index]):
+            article_keys.add(key_of(blocks[index].container))
     texts = [blocks[index].text.lower() for index in candidates]
     word_sets = [frozenset(text.split()) for text in texts]
     is_apart = [key_of(blocks[index].container) not in article_keys for index in candidates]
@@ -174,15 +207,11 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
         if texts[one] == texts[other] or (
             are_apart and _are_similar(word_sets[one], word_sets[other])
         ):
-            first, second = candidates[one], candidates[other]
+            first = candidates[one]
+            second = candidates[other]
             repeated.update((first, second))
             is_in_row |= not keep[first + 1 : second].any()
-    placeholders = [index for index in repeated if keep[index]]
-    # Descriptions of cookies, in a policy on them, follow each other and are most of the text.
-    prose = sum(num_words(blocks[index]) for index in kept if is_prose(blocks[index]))
-    words = sum(num_words(blocks[index]) for index in placeholders)
-    if not is_in_row and words <= _MAX_PLACEHOLDER_SHARE * prose:
-        keep[placeholders] = False
+    return repeated, is_in_row
 
 
 def _are_similar(words: frozenset[str], others: frozenset[str]) -> bool:
@@ -211,7 +240,7 @@ def leave_credits(blocks: Sequence[Block], keep: np.ndarray) -> None:
 
 
 def _runs(indexes: Sequence[int], values: Sequence[object]) -> Iterator[list[int]]:
-    """Return the indexes with equal true values, in runs."""
+    """Yield the runs of indexes with equal true values."""
     position = 0
     for value, run in groupby(values):
         length = len(list(run))
@@ -247,7 +276,9 @@ def _label_of_name(block: Block) -> str | None:
     label, names = match.groups()
     words = _WORD.findall(names)
     is_named = len(words) > 1 and all(word[0].isupper() for word in words)
-    return label.lower() if is_named else None
+    if not is_named:
+        return None
+    return label.lower()
 
 
 def leave_references(blocks: Sequence[Block], keep: np.ndarray) -> None:
@@ -261,11 +292,7 @@ def leave_references(blocks: Sequence[Block], keep: np.ndarray) -> None:
             continue
         if _label_of(block) in _LABELS:
             keep[index] = False
-        elif (
-            block.chars <= _MAX_LABEL_CHARS
-            and not block.link_chars
-            and (_plain_label(block.text) in _LABELS)
-        ):
+        elif _is_label(block):
             following = kept[position + 1 : position + _MAX_REFERENCES + 2]
             references = _titles_after(blocks, following)
             if references:
@@ -274,13 +301,22 @@ def leave_references(blocks: Sequence[Block], keep: np.ndarray) -> None:
 
 def _label_of(block: Block) -> str | None:
     """Return the label of a line whose other text is one linked title; None for other lines."""
-    match = _LABELLED_LINK.fullmatch(block.text) if block.links == 1 else None
+    if block.links != 1:
+        return None
+    match = _LABELLED_LINK.fullmatch(block.text)
     if match is None:
         return None
     label, title = match.groups()
     if len(title) < _MIN_TITLE_CHARS or block.link_chars < _MIN_LINKED_SHARE * len(title):
         return None
     return _plain_label(label)
+
+
+def _is_label(block: Block) -> bool:
+    """Return whether a block is a label without a title."""
+    if block.chars > _MAX_LABEL_CHARS or block.link_chars:
+        return False
+    return _plain_label(block.text) in _LABELS
 
 
 def _plain_label(text: str) -> str:
@@ -332,11 +368,11 @@ def _siblings(one: Container, other: Container) -> tuple[Container, Container] |
     """Return the outermost containers that hold one of two titles and not the other."""
     first: Container | None = None
     last: Container | None = None
-    for container in islice(one.around(), _MAX_DEPTH):
+    for container in islice(one.ancestors(), _MAX_DEPTH):
         if holds(container, other):
             break
         first = container
-    for container in islice(other.around(), _MAX_DEPTH):
+    for container in islice(other.ancestors(), _MAX_DEPTH):
         if holds(container, one):
             break
         last = container

@@ -8,14 +8,14 @@ model is unsure of the page, and the lower cut holds.
 Further rules:
 
 - A table or a list is kept completely or not at all.
-- Prose in surroundings named as a banner, a sidebar or what to read next, and a row of links alone,
-  have a lower probability than by the model, if the page has enough other prose.
+- Prose in surroundings named as a banner, a sidebar or related articles, and a row of nothing but
+  links, have a lower probability than by the model, if the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
 - Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept
   once.
 - Readers' comments are left out if there is an article, unless the page is one of a forum.
-- Teasers of other pages, and what stands within an article and is not its text, are left out, and
-  questions stay before their answers: `teasers`, `asides`, `questions`.
+- Teasers of other pages, and insertions in an article, are left out, and questions stay before
+  their answers: `teasers`, `asides`, `questions`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from owt_pipeline.stages.extract.content.article import article_of, is_prose
 from owt_pipeline.stages.extract.content.asides import leave_asides
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
+from owt_pipeline.stages.extract.content.notices import leave_notices
 from owt_pipeline.stages.extract.content.page_kind import PageKind
 from owt_pipeline.stages.extract.content.questions import keep_questions
 from owt_pipeline.stages.extract.content.teasers import leave_teasers
@@ -41,34 +42,46 @@ from owt_pipeline.stages.extract.html.blocks import (
     Container,
 )
 
-_CHROME_LESS, _ROW_LESS = 0.3, 0.4  # probability subtracted
-_REPEATED_CHARS = 30  # shorter texts may occur twice
-_JOINED_CHARS, _JOINED_SHARE, _JOINED = (
-    300,
-    0.15,
-    0.9,
-)  # of a joined block: least length, share of page, share joined
-_ROW_LINKS, _ROW_LINKED = 5, 0.85  # of a row of links: fewest links, and their part of its text
-_FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
+# Subtracted from the probability of prose in a banner or a sidebar, and of a row of links.
+_LESS_IN_CHROME = 0.3
+_LESS_FOR_ROW_OF_LINKS = 0.4
+# A block with this many links is a row of links if they make up this share of its text.
+_MIN_LINKS_OF_ROW = 5
+_MIN_LINKED_SHARE_OF_ROW = 0.85
+# A shorter text may occur twice.
+_MIN_REPEATED_CHARS = 30
+# A block consists of others if it is long, also as a share of the page, and they make up this share
+# of it.
+_MIN_JOINED_CHARS = 300
+_MIN_SHARE_OF_PAGE = 0.15
+_MIN_JOINED_SHARE = 0.9
+# With fewer words, the text without its comments is not an article.
+_MIN_ARTICLE_WORDS = 150
+# Words of other text per word of comments. With more, the comments are few.
+_MIN_WORDS_PER_COMMENT_WORD = 3
 # The same, if the comments follow the paragraphs of an article in one element.
-_MIN_SHARE_OF_COMMENTS = 0.3
-_LEAST_ARTICLE = 150  # fewest words of an article without its comments
-_MIN_ARTICLE_PROBABILITY = 0.5  # by the model, of a page that has further articles below its own
+_MIN_WORDS_PER_FOLLOWING_COMMENT_WORD = 0.3
+# By the model, of a page that has further articles below its own.
+_MIN_ARTICLE_PROBABILITY = 0.5
 _INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u200e\u200f\u2060\ufeff \n"
 _MAX_INVISIBLE_CHARS = 10
-_SHOWN = 0.7  # least words shown per hidden word
-MOST_BLOCKS = 50_000
+# Visible words per hidden word. With fewer, a script is expected to show the hidden text.
+_MIN_VISIBLE_WORDS = 0.7
+MAX_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
-
-
-# If the higher cut keeps less than this share of the words that the lower cut keeps, the lower cut
-# holds.
+# If the higher cut keeps a smaller share of the words that the lower cut keeps, the lower cut
+# decides.
 _MIN_SHARE_KEPT = 0.7
 
 
 class Cut(NamedTuple):
-    """The probability from which on a block is kept: `lower` on a page that surely is not an
-    article, `higher` on one that surely is, and between them by the probability of an article."""
+    """The probability from which on a block is kept.
+
+    Attributes:
+      lower: on a page that surely is not an article.
+      higher: on a page that surely is one. Between the two, the cut rises with the probability of
+        an article.
+    """
 
     lower: float
     higher: float
@@ -88,36 +101,40 @@ def main_content(
 
     Args:
       blocks: those of the page.
-      kind: what the page's URL and metadata say of its kind.
+      kind: the kind of the page by its URL and metadata.
       model: the model of blocks.
       cut: one of FAVORS.
       comments: whether readers' comments belong to the content.
     """
-    blocks = blocks[:MOST_BLOCKS]
+    blocks = blocks[:MAX_BLOCKS]
     if not blocks:
         return []
     page = view(blocks, kind)
     p, article = model.judge(page)
-    p = np.maximum(p - _secondary(page, blocks), 0)
-    keep = _choose(page, _together(page, p), cut, article)
+    p = np.maximum(p - _less_for_surroundings(page, blocks), 0)
+    keep = _choose(page, _mean_of_tables_and_lists(page, p), cut, article)
     if comments:
         keep |= page.in_comments & page.counts.prose
     elif not kind.is_forum:
         _leave_comments(page, blocks, kind, keep)
     leave_teasers(blocks, keep, is_declared=kind.is_article)
     leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
+    leave_notices(blocks, keep)
     keep_questions(blocks, keep)
-    kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays])
-    kept = [block for block in kept if _is_visible(block)]
+    kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]
+    kept = [block for block in _without_repeats(kept) if _is_visible(block)]
     if any(block.form != HEADING for block in kept):
+        # A heading at the end heads nothing.
         while kept[-1].form == HEADING:
-            kept.pop()  # it heads nothing
+            kept.pop()
     return kept
 
 
 def _is_visible(block: Block) -> bool:
-    """Return whether a block has more than characters without width, with which editors of pages
-    fill empty paragraphs."""
+    """Return whether a block has a visible character.
+
+    Editors of pages fill empty paragraphs with characters without width.
+    """
     return block.chars > _MAX_INVISIBLE_CHARS or bool(block.text.strip(_INVISIBLE))
 
 
@@ -136,92 +153,114 @@ def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarr
     return at_cut
 
 
-def _secondary(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
-    """What is subtracted from the probability of prose in surroundings named as a banner, a
-    sidebar or what to read next, and of links in one block, as in the menus of layout tables;
-    next to as much other prose as an article has."""
+def _less_for_surroundings(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
+    """Return for each block what is subtracted from its probability.
+
+    That is more than 0 for prose in surroundings named as a banner, a sidebar or related articles,
+    and for links in one block, as in the menus of layout tables, if the page has as much other
+    prose as an article.
+    """
     counts = page.counts
-    named = page.in_chrome & counts.prose
-    links = np.array([block.links for block in blocks])
-    row = (links >= _ROW_LINKS) & (
-        counts.links + links >= _ROW_LINKED * counts.chars
-    )  # with what separates them
-    row &= (counts.form != HEADING) & (counts.form != ROW)
-    is_next_to_article = counts.words[counts.prose & ~named].sum() >= _LEAST_ARTICLE
-    less: np.ndarray = is_next_to_article * np.maximum(_CHROME_LESS * named, _ROW_LESS * row)
+    is_in_chrome = page.in_chrome & counts.prose
+    num_links = np.array([block.links for block in blocks])
+    # With a separator for each link.
+    linked_chars = counts.links + num_links
+    is_row = num_links >= _MIN_LINKS_OF_ROW
+    is_row &= linked_chars >= _MIN_LINKED_SHARE_OF_ROW * counts.chars
+    is_row &= (counts.form != HEADING) & (counts.form != ROW)
+    other_words = counts.words[counts.prose & ~is_in_chrome].sum()
+    is_next_to_article = other_words >= _MIN_ARTICLE_WORDS
+    less: np.ndarray = is_next_to_article * np.maximum(
+        _LESS_IN_CHROME * is_in_chrome, _LESS_FOR_ROW_OF_LINKS * is_row
+    )
     return less
 
 
-def _once(kept: Sequence[Block]) -> list[Block]:
-    """`kept` without text that an earlier block has in another part of the page; lines of a poem
-    may repeat."""
-    parts: dict[str, set[Container]] = {}
-    first = []
+def _without_repeats(kept: Sequence[Block]) -> list[Block]:
+    """Return blocks without text that an earlier block has in another part of the page.
+
+    Within one part, lines of a poem may repeat.
+    """
+    parts_by_text: dict[str, set[Container]] = {}
+    firsts = []
     for block in kept:
-        part = block.container
-        if block.chars >= _REPEATED_CHARS and block.form not in (ROW, PREFORMATTED):
-            for _ in range(2):
-                if part.parent is not None and "articleBody" not in part.names:
-                    part = part.parent
-            known = parts.setdefault(_plain(block), set())
-            if known and part not in known:
+        if block.chars >= _MIN_REPEATED_CHARS and block.form not in (ROW, PREFORMATTED):
+            part = _part_of(block)
+            parts = parts_by_text.setdefault(_plain(block), set())
+            if parts and part not in parts:
                 continue
-            known.add(part)
-        first.append(block)
-    return _without_joins(first)
+            parts.add(part)
+        firsts.append(block)
+    return _without_joined(firsts)
 
 
-def _without_joins(kept: list[Block]) -> list[Block]:
-    """`kept` without blocks that consist of other kept blocks, as where a page repeats its
-    article as one piece."""
-    least = max(_JOINED_CHARS, _JOINED_SHARE * sum(block.chars for block in kept))
-    long = [
-        block for block in kept if block.chars >= least and block.form not in (ROW, PREFORMATTED)
-    ]
-    texts = [_plain(block) for block in kept] if long else []
-    for block in long:
+def _part_of(block: Block) -> Container:
+    """Return the part of the page that a block is in: two levels up, within the article."""
+    part = block.container
+    for _ in range(2):
+        if part.parent is not None and "articleBody" not in part.names:
+            part = part.parent
+    return part
+
+
+def _without_joined(kept: list[Block]) -> list[Block]:
+    """Return blocks without those that consist of others, as if a page repeats its article."""
+    chars = sum(block.chars for block in kept)
+    min_chars = max(_MIN_JOINED_CHARS, _MIN_SHARE_OF_PAGE * chars)
+    long_blocks = []
+    for block in kept:
+        if block.chars >= min_chars and block.form not in (ROW, PREFORMATTED):
+            long_blocks.append(block)
+    texts = [_plain(block) for block in kept] if long_blocks else []
+    for block in long_blocks:
         joined = _plain(block)
-        within = {
-            text for text in texts if _REPEATED_CHARS <= len(text) < len(joined) and text in joined
-        }
-        if len(within) > 1 and sum(map(len, within)) >= _JOINED * len(joined):
+        parts = set()
+        for text in texts:
+            if _MIN_REPEATED_CHARS <= len(text) < len(joined) and text in joined:
+                parts.add(text)
+        if len(parts) > 1 and sum(map(len, parts)) >= _MIN_JOINED_SHARE * len(joined):
             kept = [other for other in kept if other is not block]
     return kept
 
 
 def _plain(block: Block) -> str:
-    """A block's text in lower case and in one line."""
+    """Return a block's text in lower case and in one line."""
     text = block.text.lower()
     return " ".join(text.split()) if block.marked is not None or "\n" in text else text
 
 
-def _together(page: PageView, p: np.ndarray) -> np.ndarray:
-    """`p` with the mean of the table for each row, and the mean of the list for each item."""
+def _mean_of_tables_and_lists(page: PageView, p: np.ndarray) -> np.ndarray:
+    """Return `p` with the mean of the table for each row, and that of the list for each item."""
     p = p.copy()
-    for form, group in ((ROW, page.tree.home), (ITEM, page.tree.parent[page.tree.home])):
-        of_form = page.counts.form == form
-        if of_form.any():
-            numbers, weight = group[of_form], page.counts.words[of_form]
-            means = np.bincount(numbers, weight * p[of_form]) / np.maximum(
-                np.bincount(numbers, weight), 1
-            )
-            p[of_form] = means[numbers]
+    tables = page.tree.container_of_block
+    lists = page.tree.parent[page.tree.container_of_block]
+    for form, groups in ((ROW, tables), (ITEM, lists)):
+        is_of_form = page.counts.form == form
+        if not is_of_form.any():
+            continue
+        numbers = groups[is_of_form]
+        weight = page.counts.words[is_of_form]
+        sums = np.bincount(numbers, weight * p[is_of_form])
+        means = sums / np.maximum(np.bincount(numbers, weight), 1)
+        p[is_of_form] = means[numbers]
     return p
 
 
 def _leave_comments(
     page: PageView, blocks: Sequence[Block], kind: PageKind, keep: np.ndarray
 ) -> None:
-    """Leave out readers' comments on an article: the page says that it is one, or has few
-    comments, or they follow the paragraphs of an article."""
+    """Clear `keep` of readers' comments on an article.
+
+    The page declares an article, or has few comments, or they follow the paragraphs of an article.
+    """
     comments = page.in_comments & keep
-    others = page.counts.words[keep & ~comments].sum()
-    words = page.counts.words[comments].sum()
-    if others < _LEAST_ARTICLE or not words:
+    other_words = page.counts.words[keep & ~comments].sum()
+    comment_words = page.counts.words[comments].sum()
+    if other_words < _MIN_ARTICLE_WORDS or not comment_words:
         return
-    are_few = others >= _FEW_COMMENTS * words
+    are_few = other_words >= _MIN_WORDS_PER_COMMENT_WORD * comment_words
     if not kind.is_article and not are_few:
-        is_long = others >= _MIN_SHARE_OF_COMMENTS * words
+        is_long = other_words >= _MIN_WORDS_PER_FOLLOWING_COMMENT_WORD * comment_words
         if not is_long or not _follow_article(blocks, keep, comments):
             return
     keep[comments] = False
@@ -230,10 +269,10 @@ def _leave_comments(
 def _follow_article(blocks: Sequence[Block], keep: np.ndarray, comments: np.ndarray) -> bool:
     """Return whether the comments come after the paragraphs of an article in one element."""
     others = [blocks[index] for index in np.flatnonzero(keep & ~comments).tolist()]
-    found = article_of(others)
-    if found is None:
+    element = article_of(others)
+    if element is None:
         return False
-    article = found[0]
+    article = element[0]
     last = article.index
     for block in others:
         if is_prose(block) and block.container.parent is article:
@@ -242,10 +281,12 @@ def _follow_article(blocks: Sequence[Block], keep: np.ndarray, comments: np.ndar
 
 
 def _is_left_hidden(page: PageView, keep: np.ndarray) -> np.ndarray:
-    """Return which blocks of `keep` are left out, since a style or an attribute hides them; none
-    if there is more of them than visible text, since a script shows them then."""
+    """Return which blocks of `keep` are left out, since a style or an attribute hides them.
+
+    None is left out if there is more hidden than visible text, since a script shows it then.
+    """
     hidden: np.ndarray = page.unshown & keep
     words = page.counts.words
-    if words[keep & ~hidden].sum() < _SHOWN * words[hidden].sum():
+    if words[keep & ~hidden].sum() < _MIN_VISIBLE_WORDS * words[hidden].sum():
         return np.zeros_like(hidden)
     return hidden

@@ -20,22 +20,24 @@ from typing import Any
 
 import orjson
 
-from owt_pipeline.stages.extract.html.marks import Marked, PageRead
+from owt_pipeline.stages.extract.html.marks import BylineCandidate, ParsedPage
 from owt_pipeline.stages.extract.html.names import COMMENT, NAMES
 
 _ARTICLES = frozenset(NAMES["article types"])
 _FORUMS = frozenset(("discussionforumposting", "qapage", "question", "forum"))
-_DESCRIBED = ("@graph", "mainEntity", "mainEntityOfPage")  # where linked data has what the page is
+# The keys under which linked data describes the page.
+_DESCRIBED = ("@graph", "mainEntity", "mainEntityOfPage")
 _MAX_DEPTH = 6
-_DATA = re.compile(
-    r"(?:\[\s*)?\{.*\}(?:\s*\])?", re.DOTALL
-)  # without what is written around it for XHTML
+# JSON without the comment signs that are written around it for XHTML.
+_DATA = re.compile(r"(?:\[\s*)?\{.*\}(?:\s*\])?", re.DOTALL)
 
-_EARLIEST = date(1991, 8, 6)  # the first page of the web
+# The first page of the web.
+_EARLIEST_DATE = date(1991, 8, 6)
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
 _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
-_NUMBER = re.compile(r"\b\d{2}")  # a byline's date or a member's number of posts
+# A byline's date, or a member's number of posts.
+_NUMBER = re.compile(r"\b\d{2}")
 _BY = re.compile(
     r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:",
     re.IGNORECASE,
@@ -47,7 +49,7 @@ _AFTER_NAME = re.compile(
     r"|(?:,\s*|\s+)(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+)?\d).*$",
     re.IGNORECASE | re.DOTALL,
 )
-# What a byline adds to a name: a day of the week, or what the person does there.
+# The words of a byline after a name: a day of the week, or the person's role.
 _AFTER_PERSON = re.compile(
     r"(?:\s*,\s*(?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi"
     r"|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado"
@@ -59,7 +61,8 @@ _AFTER_PERSON = re.compile(
     r"|moderator|verified|subscriber|member)))\b.*$",
     re.IGNORECASE | re.DOTALL,
 )
-_MIN_WORDS_OF_NAME = 2  # before a role; "Staff Writer" and "Guest Author" are left as they are
+# Before a role. "Staff Writer" and "Guest Author" stay as they are.
+_MIN_WORDS_OF_NAME = 2
 _SCRIPT_OBJECT = re.compile(r"\[object \w+\]|undefined|null|NaN")
 _NAMES_AUTHOR = re.compile(r"(?:^|[\s_-]|(?<=[a-z]))(?:[bB]y-?line|[aA]uthor)s?(?=$|[\s_A-Z-])")
 _NAMES_OTHER_AUTHOR = re.compile(
@@ -71,8 +74,11 @@ _NAMES_OTHERS = re.compile(
     r"related|recommend|recirc|teaser|(?<!no-)sidebar|popular|trending|most-?read|latest|up-?next|more-|outbrain|taboola",
     re.IGNORECASE,
 )
-_NO_NAMES = ("author", "admin", "administrator")  # defaults of templates and systems
-_LONGEST = 300  # a longer text is not a title, a name, or a statement on a licence
+# Defaults of templates and systems.
+_PLACEHOLDER_NAMES = ("author", "admin", "administrator")
+_MAX_NAME_CHARS = 100
+# A longer text is not a title, a name, or a statement on a licence.
+_MAX_STATEMENT_CHARS = 300
 
 _CREATIVE_COMMONS = re.compile(
     r"creativecommons\.org/(?:licenses/([a-z-]+?)(?:/(\d\.\d))?(?:/([a-z]{2}))?|publicdomain/(zero|mark)/(\d\.\d))(?=[/?#]|$)",
@@ -88,13 +94,13 @@ _DECLARES = re.compile(
 
 @dataclass(frozen=True)
 class Head:
-    """What a page says of itself in `<meta>` elements and linked data.
+    """The metadata in a page's `<meta>` elements and linked data.
 
     Attributes:
       nodes: the objects that its linked data describes, articles first.
       names: names of the objects of its linked data by their `@id`.
-      is_article, is_forum: whether it says that it is an article (or a thread of a forum), and a
-        forum.
+      is_article: whether it declares an article, or a thread of a forum.
+      is_forum: whether it declares a thread of a forum.
     """
 
     nodes: list[dict[str, Any]]
@@ -103,8 +109,10 @@ class Head:
     is_forum: bool
 
     def name_of(self, value: Any) -> str | None:
-        """The name in a value of linked data: a string, an object with a name or an `@id`, or a
-        list of these."""
+        """Return the name in a value of linked data; None if it has none.
+
+        A value is a string, an object with a name or an `@id`, or a list of these.
+        """
         if isinstance(value, str):
             return unescape(self.names.get(value, value))
         if isinstance(value, dict):
@@ -115,26 +123,27 @@ class Head:
         return None
 
 
-def read_head(page: PageRead) -> Head:
-    """What a page says of itself."""
+def read_head(page: ParsedPage) -> Head:
+    """Return the metadata in a page's head and linked data."""
     data = list(map(_linked_data, page.scripts))
     nodes = sorted(_objects(data, _DESCRIBED), key=lambda node: not _is_article(node))
-    named = [(node.get("@id"), node.get("name")) for node in _objects(data)]
+    name_by_id = {}
+    for node in _objects(data):
+        identifier = node.get("@id")
+        name = node.get("name")
+        if isinstance(identifier, str) and isinstance(name, str):
+            name_by_id[identifier] = unescape(name)
     types = {page.metas.get("og:type", "").lower().partition(":")[0]}.union(*map(_types, nodes))
     return Head(
-        nodes,
-        {
-            key: unescape(name)
-            for key, name in named
-            if isinstance(key, str) and isinstance(name, str)
-        },
-        not types.isdisjoint({"article", "blog", "news"} | _ARTICLES),
-        not types.isdisjoint(_FORUMS),
+        nodes=nodes,
+        names=name_by_id,
+        is_article=not types.isdisjoint({"article", "blog", "news"} | _ARTICLES),
+        is_forum=not types.isdisjoint(_FORUMS),
     )
 
 
 def _linked_data(script: str) -> Any:
-    """A script's JSON-LD, parsed; None if it is not JSON."""
+    """Return a script's JSON-LD, parsed; None if it is not JSON."""
     match = _DATA.search(script)
     try:
         return orjson.loads(match[0]) if match else None
@@ -143,8 +152,10 @@ def _linked_data(script: str) -> Any:
 
 
 def _objects(value: Any, keys: Sequence[str] = (), depth: int = 0) -> Iterator[dict[str, Any]]:
-    """The objects in linked data, each before its parts: those under `keys`; all if there are
-    none."""
+    """Yield the objects in linked data, each before its parts.
+
+    Only parts under `keys` are searched; all parts if `keys` is empty.
+    """
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, list):
@@ -153,86 +164,98 @@ def _objects(value: Any, keys: Sequence[str] = (), depth: int = 0) -> Iterator[d
     elif isinstance(value, dict):
         yield value
         for part in map(value.get, keys or value):
-            if isinstance(part, (dict, list)):  # most are texts
+            # Most parts are texts.
+            if isinstance(part, (dict, list)):
                 yield from _objects(part, keys, depth + 1)
 
 
 def _types(node: dict[str, Any]) -> list[str]:
-    kind = node.get("@type")
-    return [str(one).lower() for one in (kind if isinstance(kind, list) else [kind])]
+    declared = node.get("@type")
+    types = declared if isinstance(declared, list) else [declared]
+    return [str(name).lower() for name in types]
 
 
 def _is_article(node: dict[str, Any]) -> bool:
     return not _ARTICLES.isdisjoint(_types(node))
 
 
-def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict[str, str | None]:
-    """The metadata of a page, as fields of `Extracted`.
+def read_metadata(page: ParsedPage, head: Head, url: str, fetched_at: int) -> dict[str, str | None]:
+    """Return the metadata of a page, as fields of `Extracted`.
 
     Args:
       page: the page.
-      head: what `read_head` returns for it.
+      head: its head, by `read_head`.
       url: its URL.
       fetched_at: time of the fetch, in seconds since 1970; no date of publication is later.
     """
-    metas, nodes = page.metas, head.nodes
-    publishers = [
-        node.get("name") for node in nodes if node.get("@type") == "WebSite" and "name" in node
-    ][:1]
-    publishers += [node.get("publisher") for node in nodes if _is_article(node)]
-    sites = [*map(metas.get, NAMES["meta site"]), *map(head.name_of, publishers)]
-    site_name = next(filter(None, map(_short, sites)), None)
+    site_name = _site_name(page, head)
     return {
         "title": _title(page, head, site_name),
         "author": _author(page, head),
         "date": _date(page, head, url, fetched_at),
         "site_name": site_name,
-        "language": _language(page.language, metas),
+        "language": _language(page.language, page.metas),
         "license": _license(page, head),
     }
 
 
-def _title(page: PageRead, head: Head, site: str | None) -> str | None:
-    """The heading that is part of one of the page's titles, its only heading, or a title without
-    the site's name."""
-    declared = [
-        page.title,
-        page.metas.get("og:title"),
-        *(head.name_of(n.get("headline")) for n in head.nodes),
-    ]
+def _site_name(page: ParsedPage, head: Head) -> str | None:
+    """Return the name of the site; None if the page does not declare it."""
+    websites = []
+    for node in head.nodes:
+        if node.get("@type") == "WebSite" and "name" in node:
+            websites.append(node.get("name"))
+    publishers = [node.get("publisher") for node in head.nodes if _is_article(node)]
+    names = [page.metas.get(key) for key in NAMES["meta site"]]
+    names += [head.name_of(declared) for declared in websites[:1] + publishers]
+    return next(filter(None, map(_short, names)), None)
+
+
+def _title(page: ParsedPage, head: Head, site: str | None) -> str | None:
+    """Return the title of a page; None if it has none.
+
+    It is the heading that is part of one of the page's titles, its only heading, or a title without
+    the site's name.
+    """
+    headlines = [head.name_of(node.get("headline")) for node in head.nodes]
+    declared = [page.title, page.metas.get("og:title"), *headlines]
     titles = [title for title in map(_short, declared) if title]
     sites = {"", _words(site or "")}
-    headings = [
-        text for text in filter(None, map(_short, page.headings)) if _words(text) not in sites
-    ]
-    places = {text: [_words(title).find(_words(text)) for title in titles] for text in headings}
-    agreed = [text for text in headings if max(places[text], default=-1) >= 0]
-    if agreed:  # those that no title begins with, and shorter ones, may be the site's name
-        return max(agreed, key=lambda text: (0 in places[text], len(text)))
-    if len(headings) == 1 and (
-        not titles or set(_words(headings[0]).split()) & set(_words(titles[0]).split())
-    ):
-        return headings[0]
-    if titles:
-        return _SEPARATOR.split(titles[0])[0] or titles[0]
-    return headings[0] if headings else None
+    headings = []
+    for text in map(_short, page.headings):
+        if text and _words(text) not in sites:
+            headings.append(text)
+    # Where each heading begins in each title; -1 if it does not occur in it.
+    starts = {text: [_words(title).find(_words(text)) for title in titles] for text in headings}
+    in_titles = [text for text in headings if max(starts[text], default=-1) >= 0]
+    if in_titles:
+        # A shorter heading, or one that no title begins with, may be the site's name.
+        return max(in_titles, key=lambda text: (0 in starts[text], len(text)))
+    if not titles:
+        return headings[0] if headings else None
+    if len(headings) == 1:
+        shared_words = set(_words(headings[0]).split()) & set(_words(titles[0]).split())
+        if shared_words:
+            return headings[0]
+    return _SEPARATOR.split(titles[0])[0] or titles[0]
 
 
-def _author(page: PageRead, head: Head) -> str | None:
-    stated = [*map(page.metas.get, NAMES["meta author"])]
-    stated += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
-    for one in stated:
-        if name := _name_of_person(one):
+def _author(page: ParsedPage, head: Head) -> str | None:
+    """Return the name of the author; None if the page does not have it."""
+    declared = [page.metas.get(key) for key in NAMES["meta author"]]
+    declared += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
+    for text in declared:
+        if name := _name_of_person(text):
             return name
     for element in page.marked:
         if _is_author(element) and not _is_of_another(element):
-            text = (element.name or element).text[:_LONGEST]
-            if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", text))):
+            byline = (element.name or element).text[:_MAX_STATEMENT_CHARS]
+            if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", byline))):
                 return name
     return None
 
 
-def _is_author(element: Marked) -> bool:
+def _is_author(element: BylineCandidate) -> bool:
     get = element.attributes.get
     if get("rel") == "author" or get("itemprop") == "author":
         return True
@@ -240,30 +263,31 @@ def _is_author(element: Marked) -> bool:
     return _NAMES_AUTHOR.search(names) is not None and _NAMES_OTHER_AUTHOR.search(names) is None
 
 
-def _is_date(element: Marked) -> bool:
+def _is_date(element: BylineCandidate) -> bool:
     get = element.attributes.get
     if element.tag != "time" and get("itemprop") != "datePublished":
         return False
     return not _NAMES_OTHER_DATE.search(get("class") or "") and not _is_of_another(element)
 
 
-def _is_of_another(element: Marked) -> bool:
-    """Whether an element is of another story, or of a reader's comment."""
-    for around in element.container.around():
-        if around.kind & COMMENT or around.tag in ("nav", "aside", "footer"):
+def _is_of_another(element: BylineCandidate) -> bool:
+    """Return whether an element belongs to another story, or to a reader's comment."""
+    for container in element.container.ancestors():
+        if container.kind & COMMENT or container.tag in ("nav", "aside", "footer"):
             return True
-        if around.parent is not None and around.names and _NAMES_OTHERS.search(around.names):
+        is_named = container.parent is not None and container.names
+        if is_named and _NAMES_OTHERS.search(container.names):
             return True
     return False
 
 
 def _name_of_person(text: str | None) -> str | None:
-    """`text` without "By" if it may be a name; else None."""
+    """Return a text without "By" if it may be a name; else None."""
     name = _without_role(_BY.sub("", _short(text) or ""))
     if (
-        2 < len(name) < 100
+        2 < len(name) < _MAX_NAME_CHARS
         and not _SCRIPT_OBJECT.fullmatch(name)
-        and name.lower() not in _NO_NAMES
+        and name.lower() not in _PLACEHOLDER_NAMES
         and "://" not in name
         and not name.startswith(("www.", "@"))
         and not _NUMBER.search(name)
@@ -280,38 +304,35 @@ def _without_role(text: str) -> str:
     return name
 
 
-def _date(page: PageRead, head: Head, url: str, fetched_at: int) -> str | None:
-    metas, nodes = page.metas, head.nodes
-
-    def candidates() -> Iterator[Any]:
-        published = [
-            metas.get("article:published_time"),
-            *(n.get("datePublished") for n in nodes if _is_article(n)),
-        ]
-        yield min(
-            filter(None, map(_iso_date, published)), default=None
-        )  # a later one is that of a new version
-        yield from map(metas.get, NAMES["meta date"])
-        for key in ("datePublished", "dateCreated", "uploadDate"):
-            yield from (node.get(key) for node in nodes)
-        yield url
-        for element in filter(_is_date, page.marked):
-            yield (
-                element.attributes.get("datetime")
-                or element.attributes.get("content")
-                or element.text[:100]
-            )
-
+def _date(page: ParsedPage, head: Head, url: str, fetched_at: int) -> str | None:
+    """Return the date of publication as YYYY-MM-DD; None if there is none up to the fetch."""
     latest = (datetime.fromtimestamp(fetched_at, timezone.utc) + timedelta(days=1)).date()
-    for found in map(_iso_date, candidates()):
-        if found is not None and _EARLIEST <= found <= latest:
-            return found.isoformat()
+    for candidate in map(_iso_date, _date_candidates(page, head, url)):
+        if candidate is not None and _EARLIEST_DATE <= candidate <= latest:
+            return candidate.isoformat()
     return None
 
 
+def _date_candidates(page: ParsedPage, head: Head, url: str) -> Iterator[Any]:
+    """Yield texts that may have the date of publication, the most trustworthy first."""
+    published = [page.metas.get("article:published_time")]
+    published += [node.get("datePublished") for node in head.nodes if _is_article(node)]
+    # A later date is that of a new version.
+    yield min(filter(None, map(_iso_date, published)), default=None)
+    yield from map(page.metas.get, NAMES["meta date"])
+    for key in ("datePublished", "dateCreated", "uploadDate"):
+        yield from (node.get(key) for node in head.nodes)
+    yield url
+    for element in filter(_is_date, page.marked):
+        get = element.attributes.get
+        yield get("datetime") or get("content") or element.text[:100]
+
+
 def _iso_date(text: Any) -> date | None:
-    """The first date in a text, by year, month and day (`2019-05-03`, `20190503`): other orders
-    are not clear."""
+    """Return the first date in a text by year, month and day; None if there is none.
+
+    That is `2019-05-03` or `20190503`. Other orders are ambiguous.
+    """
     match = _ISO.search(str(text))
     try:
         return date(*map(int, match.groups())) if match else None
@@ -320,62 +341,71 @@ def _iso_date(text: Any) -> date | None:
 
 
 def _language(of_root: str | None, metas: dict[str, str]) -> str | None:
-    for label in (of_root, *(metas.get(name) for name in NAMES["meta language"])):
+    """Return the ISO 639-1 code that a page declares; None if it declares none."""
+    labels = [of_root, *(metas.get(name) for name in NAMES["meta language"])]
+    for label in labels:
         if label and (match := _LANGUAGE.match(label)):
             return match[1].lower()
     return None
 
 
 def _short(text: str | None) -> str | None:
+    """Return a text in one line; None if it is empty or long."""
     text = " ".join((text or "").split())
-    return text if 0 < len(text) <= _LONGEST else None
+    return text if 0 < len(text) <= _MAX_STATEMENT_CHARS else None
 
 
 def _words(text: str) -> str:
     return _NOT_WORDS.sub(" ", text.lower()).strip()
 
 
-def _license(page: PageRead, head: Head) -> str | None:
-    """The licence that a page declares; None if it declares none or several different ones."""
+def _license(page: ParsedPage, head: Head) -> str | None:
+    """Return the licence of a page; None if it declares none or several different ones."""
     links = [link for link in page.licences if not _is_credit(link)]
-    stated = [node.get("license") for node in head.nodes]
-    for candidates in (
+    # The most trustworthy source first.
+    sources: list[list[Any]] = [
         [link.attributes["href"] for link in links if link.attributes["rel"]],
-        [
-            one.get("url") or one.get("@id") or one.get("name") if isinstance(one, dict) else one
-            for one in stated
-        ],
-        map(page.metas.get, NAMES["meta license"]),
+        [_license_of_node(node) for node in head.nodes],
+        [page.metas.get(key) for key in NAMES["meta license"]],
         [link.attributes["href"] for link in links if _is_statement(link)],
-    ):
-        found = list(dict.fromkeys(filter(None, map(_named, candidates))))
-        if found:
-            return found[0] if len(found) == 1 else None
+    ]
+    for candidates in sources:
+        licences = list(dict.fromkeys(filter(None, map(_named, candidates))))
+        if licences:
+            return licences[0] if len(licences) == 1 else None
     return None
 
 
-def _is_credit(link: Marked) -> bool:
-    """Whether a link belongs to a picture or a comment, not to the page."""
-    return any(
-        one.tag in ("figure", "figcaption", "blockquote", "li") for one in link.container.around()
-    )
+def _license_of_node(node: dict[str, Any]) -> Any:
+    """Return the URL or the name of the licence in an object of linked data."""
+    declared = node.get("license")
+    if isinstance(declared, dict):
+        return declared.get("url") or declared.get("@id") or declared.get("name")
+    return declared
 
 
-def _is_statement(link: Marked) -> bool:
-    """Whether a link to Creative Commons is in a statement about the page's licence."""
-    is_short = len(link.text) <= _LONGEST
+def _is_credit(link: BylineCandidate) -> bool:
+    """Return whether a link belongs to a picture or a comment, not to the page."""
+    tags = ("figure", "figcaption", "blockquote", "li")
+    return any(container.tag in tags for container in link.container.ancestors())
+
+
+def _is_statement(link: BylineCandidate) -> bool:
+    """Return whether a link to Creative Commons is in a statement about the page's licence."""
+    is_short = len(link.text) <= _MAX_STATEMENT_CHARS
     return is_short and bool(
         _CREATIVE_COMMONS.search(link.attributes["href"]) and _DECLARES.search(link.text)
     )
 
 
 def _named(text: Any) -> str | None:
-    """The licence with this URL or name; None if it is not a licence."""
+    """Return the licence with this URL or name; None if it is not a licence."""
     text = " ".join(text.split()) if isinstance(text, str) else ""
     if match := _CREATIVE_COMMONS.search(text):
         kind, version, country, public, public_version = match.groups()
         if public:
-            return f"{'CC0' if public.lower() == 'zero' else 'CC-PDM'}-{public_version}"
+            name = "CC0" if public.lower() == "zero" else "CC-PDM"
+            return f"{name}-{public_version}"
         parts = ["CC", kind.upper(), version, country and country.upper()]
         return "-".join(part for part in parts if part)
     if (
@@ -383,5 +413,6 @@ def _named(text: Any) -> str | None:
         and not _DECLARES.search(text)
         and not re.match(r"(?:CC|MIT|Apache|GPL|GFDL|BSD)\b", text)
     ):
-        return None  # "All rights reserved", or a publisher's name
+        # "All rights reserved", or a publisher's name.
+        return None
     return _short(text)

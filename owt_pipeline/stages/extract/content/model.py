@@ -1,5 +1,4 @@
-"""The model of main text: for each block of a page, the probability that it belongs to the
-page's main text.
+"""The model of main text: the probability of each block that it belongs to the page's main text.
 
 It has two passes of boosted trees. The first uses a block's text, neighbours and markup, and words:
 those in the names of the containers around it, in its own text if short, and in the heading above
@@ -20,15 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.features import (
-    Columns,
-    PageView,
-    Tree,
-    matrix,
-    shifts,
-    table,
-    windows,
-)
+from owt_pipeline.stages.extract.content.arrays import Columns, matrix, shifts, table, windows
+from owt_pipeline.stages.extract.content.containers import Tree
+from owt_pipeline.stages.extract.content.features import PageView
 from owt_pipeline.stages.extract.html.names import COMMENT_WORDS, read_name
 
 PATH = Path(__file__).with_name("model.npz")
@@ -55,28 +48,33 @@ class Model:
 
 @lru_cache(maxsize=1)
 def load() -> Model:
-    """The packaged model."""
+    """Return the packaged model."""
     return read(PATH)
 
 
 def digest() -> str:
-    """SHA-256 of the packaged model's file."""
+    """Return the SHA-256 of the packaged model's file."""
     return hashlib.sha256(PATH.read_bytes()).hexdigest()
 
 
 def read(path: Path) -> Model:
-    """The model in a file written by `benchmarks/extraction_model/fitting.py`."""
+    """Return the model in a file written by `benchmarks/extraction_model/fitting.py`."""
     with np.load(path, allow_pickle=False) as arrays:
-        odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
-        first, second, pages = (_forest(arrays, name) for name in ("first", "second", "pages"))
-        return Model(first, second, pages, odds)
+        return Model(
+            first=_forest(arrays, "first"),
+            second=_forest(arrays, "second"),
+            pages=_forest(arrays, "pages"),
+            odds=Odds(_odds(arrays, "name"), _odds(arrays, "text")),
+        )
 
 
 def _forest(arrays: Mapping[str, np.ndarray], name: str) -> Forest:
-    features, cuts, leaves, base = (
-        arrays[f"{name}_{part}"] for part in ("features", "cuts", "leaves", "base")
+    return Forest(
+        features=arrays[f"{name}_features"],
+        cuts=arrays[f"{name}_cuts"],
+        leaves=arrays[f"{name}_leaves"],
+        base=int(arrays[f"{name}_base"]),
     )
-    return Forest(features, cuts, leaves, int(base))
 
 
 def _odds(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
@@ -84,42 +82,50 @@ def _odds(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
     return dict(zip(words, (arrays[f"{name}_odds"] / 100).tolist(), strict=True))
 
 
-_NAMES_KNOWN = 50_000
+_MAX_CACHED_NAMES = 50_000
 _NO_KNOWN_WORD = (0.0, 0.0, 0.0)
-_SHORT = 160  # characters up to which a text's words have log-odds
-_START = 50  # words of a block that are looked up in others
-_MAX_SHORT_WORD = 3  # characters of a word that any text may contain
+# Words of longer texts have no log-odds.
+_MAX_SHORT_CHARS = 160
+# The words of a block that are looked up in others.
+_NUM_FIRST_WORDS = 50
+# Any text may contain a word of so few characters.
+_MAX_COMMON_WORD_CHARS = 3
 # From the first probability on, a block surely is main text; up to the second, it surely is not.
 _SURE = 0.7
 _UNLIKELY = 0.02
 
 
 def lexical(page: PageView, odds: Odds) -> np.ndarray:
-    """Features (n, 13) from the log-odds of words in the names of the containers around a block
-    and in short texts."""
+    """Return features (n, 13) from the log-odds of words around a block and in short texts.
+
+    The words around a block are those in the names of its containers.
+    """
     paths = page.paths
-    of_names = [odds.of_name(name) for name in paths.names]
+    odds_of_names = [odds.of_name(name) for name in paths.names]
+    # For each path the lowest and the highest log-odds, the sum, the mean of the nearest name with
+    # known words, and that of the last name.
     rows: list[tuple[float, ...]] = []
-    for name, around in zip(paths.name_of, paths.parent, strict=True):
-        low, high, mean = of_names[name]
-        if around < 0:
+    for name, parent in zip(paths.name_of, paths.parent, strict=True):
+        low, high, mean = odds_of_names[name]
+        if parent < 0:
             rows.append((low, high, mean, mean, mean))
-        else:
-            lowest, highest, total, nearest, _ = rows[around]
-            low, high = (
-                low if low < lowest else lowest,
-                high if high > highest else highest,
-            )  # min and max are slow
-            rows.append((low, high, total + mean, mean or nearest, mean))
+            continue
+        lowest, highest, total, nearest, _ = rows[parent]
+        # Comparisons are faster than min and max.
+        if low < lowest:
+            lowest = low
+        if high > highest:
+            highest = high
+        rows.append((lowest, highest, total + mean, mean or nearest, mean))
     inherited = table(rows, np.float32)
-    up = np.maximum(np.array(paths.parent), 0)
-    first = up[page.home]
-    second = up[first]
+    path_above = np.maximum(np.array(paths.parent), 0)
+    first = path_above[page.path_of_block]
+    second = path_above[first]
     of_texts = odds.of_texts(page.words, page.counts.chars)
     of_headings = np.where(page.heading >= 0, of_texts[::2, page.heading], 0)
     return np.concatenate(
         (
-            inherited[:, page.home],
+            inherited[:, page.path_of_block],
             inherited[4:, first],
             inherited[4:, second],
             inherited[2:3, second],
@@ -130,8 +136,11 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
 
 
 def short_words(words: Sequence[bytes], chars: float) -> list[bytes]:
-    """The words of a text that have log-odds: those of a short text, and its first two together."""
-    if chars > _SHORT or not words:
+    """Return the words of a text that have log-odds.
+
+    They are those of a short text of `chars` characters, and its first two together.
+    """
+    if chars > _MAX_SHORT_CHARS or not words:
         return []
     return [*words, b" ".join(words[:2])] if len(words) > 1 else list(words)
 
@@ -139,18 +148,23 @@ def short_words(words: Sequence[bytes], chars: float) -> list[bytes]:
 class Odds:
     """Log-odds of the words in containers' names and in short texts.
 
-    Those of names are cached, since pages have many containers of the same name.
+    Names are cached, since pages have many containers of the same name.
+
+    Attributes:
+      names: the log-odds of words in names.
+      texts: the log-odds of words in short texts.
     """
 
     def __init__(self, names: Mapping[str, float], texts: Mapping[str, float]):
-        self.names, self.texts = names, texts
+        self.names = names
+        self.texts = texts
         self._of_word = {word.encode(): value for word, value in texts.items()}
         self._of_class_word = {word: (word, value) for word, value in names.items()}
         if "comments" in names:
             # Words for comments in other languages count as the English one.
             for word in COMMENT_WORDS:
                 self._of_class_word.setdefault(word, ("comments", names["comments"]))
-        self.of_name = lru_cache(_NAMES_KNOWN)(self._of_name)
+        self.of_name = lru_cache(_MAX_CACHED_NAMES)(self._of_name)
         """Lowest, highest and mean log-odds of the words in a container's name."""
 
     def _of_name(self, name: str) -> tuple[float, float, float]:
@@ -167,77 +181,98 @@ class Odds:
         return min(values), max(values), sum(values) / len(values)
 
     def of_texts(self, words: Sequence[Sequence[bytes]], chars: np.ndarray) -> np.ndarray:
-        """Lowest, highest and mean log-odds of the words of each short text (3, texts); 0 for
-        unknown words."""
+        """Return the lowest, highest and mean log-odds of the words of each text (3, texts).
+
+        Unknown words have 0, and so have texts that are not short.
+        """
         texts = list(map(short_words, words, chars.tolist()))
         counts = np.array(list(map(len, texts)))
-        found = np.zeros((3, len(texts)), dtype=np.float32)
-        some = np.flatnonzero(counts)
-        if len(some):
-            values = np.fromiter(
-                map(self._of_word.get, chain.from_iterable(texts), repeat(0.0)), np.float64
-            )
-            lengths = counts[some]
-            starts = lengths.cumsum() - lengths
-            found[0, some] = np.minimum.reduceat(values, starts)
-            found[1, some] = np.maximum.reduceat(values, starts)
-            found[2, some] = np.bincount(np.repeat(np.arange(len(some)), lengths), values) / lengths
-        return found
+        odds = np.zeros((3, len(texts)), dtype=np.float32)
+        short = np.flatnonzero(counts)
+        if not len(short):
+            return odds
+        values = np.fromiter(
+            map(self._of_word.get, chain.from_iterable(texts), repeat(0.0)), np.float64
+        )
+        lengths = counts[short]
+        starts = lengths.cumsum() - lengths
+        odds[0, short] = np.minimum.reduceat(values, starts)
+        odds[1, short] = np.maximum.reduceat(values, starts)
+        sums = np.bincount(np.repeat(np.arange(len(short)), lengths), values)
+        odds[2, short] = sums / lengths
+        return odds
 
 
 def page_row(page: PageView, shared: list[float]) -> np.ndarray:
-    """Return what the forest of pages sees: the features that all blocks of a page share."""
+    """Return the features of a page for the forest of pages: those that all its blocks share."""
     return np.array([*page.shared, *shared], dtype=np.float32)
 
 
 def contextual(page: PageView, p: np.ndarray) -> tuple[np.ndarray, list[float]]:
-    """Return features (n, features) of each block's surroundings from the probabilities `p` (n) of
-    the first pass, and those of them that all blocks share."""
-    weight, tree = page.counts.words, page.tree
+    """Return features of the probabilities around each block, and those that all blocks share.
+
+    `p` (n) is the probabilities of the first pass; the features are (n, features).
+    """
+    weight = page.counts.words
+    tree = page.tree
     mass = weight * p
     columns: Columns = [p]
     for signature in page.signatures:
-        columns.append(
-            (np.bincount(signature, mass) / np.maximum(np.bincount(signature, weight), 1))[
-                signature
-            ]
-        )
-    weights, masses = tree.below(weight), tree.below(mass)
+        weights_of_signature = np.maximum(np.bincount(signature, weight), 1)
+        means = np.bincount(signature, mass) / weights_of_signature
+        columns.append(means[signature])
+    weights = tree.below(weight)
+    masses = tree.below(mass)
     total = max(float(masses[0]), 1e-6)
     shares = np.array((masses / np.maximum(weights, 1), masses / total))
     columns += [shares.take(level, axis=1) for level in tree.levels(4)]
-    for around in windows(np.array((mass, weight)), (1, 2, 5, 10)):
-        columns.append(around[0] / np.maximum(around[1], 1))
+    for window in windows(np.array((mass, weight)), (1, 2, 5, 10)):
+        columns.append(window[0] / np.maximum(window[1], 1))
     columns += shifts(p[None], (1, -1, 2, -2))
-    of_runs, heaviest = _of_runs(mass, p)
-    columns += of_runs
+    run_columns, heaviest = _of_runs(mass, p)
+    columns += run_columns
     total_weight = max(float(weights[0]), 1.0)
     shared = [heaviest / total]
     for share in (0.5, 0.8, 0.95):
+        # The innermost container with this share of the mass.
         target = int(np.flatnonzero(masses >= share * masses[0])[-1])
-        columns.append(_distance(tree, target)[tree.home])
+        columns.append(_distance(tree, target)[tree.container_of_block])
         shared.append(float(weights[target]) / total_weight)
-    before = mass.cumsum()
-    columns += [before / total, (before - mass) / total]
-    in_comments = float(mass[page.in_comments].sum())
-    unsure = float((mass * (1 - p)).sum())
-    shared += [
+    mass_until = mass.cumsum()
+    columns += [mass_until / total, (mass_until - mass) / total]
+    shared += _shared_by_page(page, p, total, float(masses[0]))
+    columns.append(_overlap(page, p))
+    columns.append(np.array(shared)[:, None])
+    return matrix(columns, len(p)), shared
+
+
+def _shared_by_page(page: PageView, p: np.ndarray, total: float, mass: float) -> list[float]:
+    """Return features of a page's probabilities.
+
+    `mass` is the expected number of words of main text, and `total` the same or a little more
+    than 0.
+    """
+    weight = page.counts.words
+    masses = weight * p
+    in_comments = float(masses[page.in_comments].sum())
+    unsure = float((masses * (1 - p)).sum())
+    return [
         expected_f1(weight, p),
         total / max(float(weight.sum()), 1.0),
         float(p.max()),
         total,
         unsure / total,
         in_comments / total,
-        float(masses[0]) - in_comments,
+        mass - in_comments,
     ]
-    columns.append(_overlap(page, p))
-    columns.append(np.array(shared)[:, None])
-    return matrix(columns, len(p)), shared
 
 
 def _of_runs(mass: np.ndarray, p: np.ndarray) -> tuple[Columns, float]:
-    """Return features of runs of likely blocks: the mass and length of the block's own run, and
-    the distances to the heaviest run and to the ends of all; and the mass of the heaviest run."""
+    """Return features of runs of likely blocks, and the mass of the heaviest run.
+
+    The features are the mass and the length of the block's own run, and the distances to the
+    heaviest run and to the first and the last likely block.
+    """
     count = len(p)
     position = np.arange(count)
     likely = p > 0.5
@@ -250,47 +285,54 @@ def _of_runs(mass: np.ndarray, p: np.ndarray) -> tuple[Columns, float]:
     begin = int(starts[heaviest])
     end = begin + int(lengths[heaviest]) - 1
     likely_blocks = np.flatnonzero(likely)
-    first, last = (likely_blocks[0], likely_blocks[-1]) if len(likely_blocks) else (0, count - 1)
+    first = 0
+    last = count - 1
+    if len(likely_blocks):
+        first = likely_blocks[0]
+        last = likely_blocks[-1]
     total = max(float(mass.sum()), 1e-6)
-    return [
+    columns = [
         (masses / total)[run],
         np.where(likely[starts], lengths, -lengths)[run],
         np.maximum(position - end, 0),
         np.maximum(begin - position, 0),
         position - first,
         last - position,
-    ], float(likely_masses[heaviest])
+    ]
+    return columns, float(likely_masses[heaviest])
 
 
 def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
-    """The expected F1 of the best cut, if blocks are kept in order of their probability `p`."""
+    """Return the expected F1 of the best cut, if blocks are kept in order of their probability."""
+    if not len(p):
+        return 0.0
     order = (-p).argsort(kind="stable")
     kept = weight[order].cumsum()
-    found = (weight * p)[order].cumsum()
-    return float(np.max(2 * found / (kept + found[-1] + 1e-9))) if len(p) else 0.0
+    shared = (weight * p)[order].cumsum()
+    return float(np.max(2 * shared / (kept + shared[-1] + 1e-9)))
 
 
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
     """Return the share of the words at an unsure block's start that are long and occur in blocks
     that surely are main text; -1 for sure blocks, which need no look-up."""
     sure_words = set().union(*compress(page.words, (p > _SURE).tolist()))
-    known = {word for word in sure_words if len(word) > _MAX_SHORT_WORD}
+    long_words = {word for word in sure_words if len(word) > _MAX_COMMON_WORD_CHARS}
     shares = np.full(len(p), -1.0)
     for index in np.flatnonzero((p > _UNLIKELY) & (p <= _SURE)).tolist():
-        start = page.words[index][:_START]
+        start = page.words[index][:_NUM_FIRST_WORDS]
         if start:
-            shares[index] = sum(map(known.__contains__, start)) / len(start)
+            shares[index] = sum(map(long_words.__contains__, start)) / len(start)
     return shares
 
 
 def _distance(tree: Tree, target: int) -> np.ndarray:
-    """For each container, how many levels above `target` the innermost container of both is."""
+    """Return for each container the number of levels from `target` up to what holds both."""
     steps = np.zeros(len(tree.parent) + 1, dtype=np.int64)
-    around = target
-    while around >= 0:
-        steps[around] += 1
-        steps[tree.end[around]] -= 1
-        around = int(tree.parent[around])
+    ancestor = target
+    while ancestor >= 0:
+        steps[ancestor] += 1
+        steps[tree.end[ancestor]] -= 1
+        ancestor = int(tree.parent[ancestor])
     shared: np.ndarray = steps[:-1].cumsum()
     return shared[target] - shared
 
@@ -299,7 +341,8 @@ SCALE = 1 << 12
 """Scores are log-odds times this as integers, so that their sums do not depend on the order of
 addition."""
 
-_ROWS = 2048  # rows evaluated together, so that a page of 100,000 blocks does not take a gigabyte
+# Rows evaluated together, so that a page of 100,000 blocks does not take a gigabyte.
+_MAX_ROWS = 2048
 _STEP = SCALE >> 6
 _ODDS = np.arange(-16 * SCALE, 16 * SCALE + 1, _STEP) / SCALE
 _PROBABILITIES = np.rint(4096 / (1 + np.exp(-_ODDS))) / 4096
@@ -325,37 +368,39 @@ class Forest:
     base: int
 
     def scores(self, values: np.ndarray) -> np.ndarray:
-        """The log-odds, in units of 1/SCALE, of each column of `values` (features, rows)."""
+        """Return the log-odds of each column of `values` (features, rows), in units of 1/SCALE."""
         features, cuts, numbers = self._questions
         answers = np.greater(values.take(features, axis=0), cuts).view(np.uint8)
         leaf = answers.take(numbers[-1], axis=0)
         answer = np.empty_like(leaf)
         for question in numbers[-2::-1]:
-            np.add(leaf, leaf, out=leaf)  # numpy does not vectorise shifts
-            answers.take(question, axis=0, out=answer, mode="clip")  # mode "raise" would copy
+            # Added, since numpy does not vectorise shifts.
+            np.add(leaf, leaf, out=leaf)
+            # The mode "raise" would copy.
+            answers.take(question, axis=0, out=answer, mode="clip")
             np.bitwise_or(leaf, answer, out=leaf)
         index = leaf.astype(np.intp)
         index += np.arange(0, self.leaves.size, self.leaves.shape[1])[:, None]
         # 32 bits are twice as fast, and 500 trees of leaves below 2^20 cannot overflow.
-        found: np.ndarray = self.base + self.leaves.ravel().take(index).sum(axis=0, dtype=np.int32)
-        return found
+        sums = self.leaves.ravel().take(index).sum(axis=0, dtype=np.int32)
+        scores: np.ndarray = self.base + sums
+        return scores
 
     @cached_property
     def _questions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Feature and cut of each distinct question, and the numbers of each tree's questions
         (depth, trees)."""
-        asked = np.stack((self.features.ravel().astype(np.float64), self.cuts.ravel()))
-        unique, numbers = np.unique(asked, axis=1, return_inverse=True)
+        questions = np.stack((self.features.ravel().astype(np.float64), self.cuts.ravel()))
+        unique, numbers = np.unique(questions, axis=1, return_inverse=True)
         numbers = np.ascontiguousarray(numbers.reshape(self.features.shape).T)
         return unique[0].astype(np.intp), unique[1].astype(np.float32)[:, None], numbers
 
 
 def probabilities(forest: Forest, values: np.ndarray) -> np.ndarray:
-    """For each row of `values` (rows, features), the probability of a positive label."""
-    found = []
-    for start in range(0, len(values), _ROWS):
-        steps = (
-            forest.scores(np.ascontiguousarray(values[start : start + _ROWS].T)) + 16 * SCALE
-        ) // _STEP
-        found.append(_PROBABILITIES.take(steps, mode="clip"))
-    return np.concatenate(found)
+    """Return for each row of `values` (rows, features) the probability of a positive label."""
+    parts = []
+    for start in range(0, len(values), _MAX_ROWS):
+        columns = np.ascontiguousarray(values[start : start + _MAX_ROWS].T)
+        steps = (forest.scores(columns) + 16 * SCALE) // _STEP
+        parts.append(_PROBABILITIES.take(steps, mode="clip"))
+    return np.concatenate(parts)

@@ -67,7 +67,7 @@ _DATED = re.compile(r"(?<!\d)(?:19|20)\d\d[-/_.]?(?:0?[1-9]|1[0-2])(?![\d])|/(?:
 
 @dataclass(frozen=True)
 class PageKind:
-    """What the URL and the metadata of a page say of its kind.
+    """The kind of a page by its URL and metadata.
 
     Attributes:
       features: the numbers for the model, the same for all blocks of the page.

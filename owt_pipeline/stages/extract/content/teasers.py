@@ -5,7 +5,7 @@ and at most a sentence or two.
     <ul> <li> <a>Two boats</a> <div>They sail from May on.</div> </li> <li> … </ul>
 
 A list of offers on a page that is a list has the same form. So teasers are left out only next to an
-article: most of the page's prose is in one element, they are neither in it nor between the page's
+article: most of the page's prose is in one element, they are outside it and not between the page's
 title and it, and few have a price. The introduction of a list may be as long as a short article, so
 the page has to declare an article, or to have an `<article>` without them, or five paragraphs or
 more below a title that does not head them, too.
@@ -24,11 +24,14 @@ from owt_pipeline.stages.extract.html.blocks import PREFORMATTED, Block, Contain
 # An introduction of a list has few paragraphs, and the title of the list may be above both.
 _MIN_PARAGRAPHS_OF_ARTICLE = 5
 _MIN_TEASERS = 5
-_MIN_LINKED_SHARE = 0.8  # of the characters of a title
-_MAX_SENTENCE_WORDS = 40  # of the text next to a title
+# Of the characters of a title.
+_MIN_LINKED_SHARE = 0.8
+# Of the text next to a title.
+_MAX_SENTENCE_WORDS = 40
 _MAX_SHARE_WITH_PRICE = 0.3
 _PRICE = re.compile(r"[$€£¥₹]\s?\d|\d\s?(?:[€£¥₹]|kr\b|zł|Kč|USD\b|EUR\b|CHF\b)")
-_MAX_DEPTH = 8  # containers around a block that may be an item
+# Containers around a block that may be an item.
+_MAX_DEPTH = 8
 
 _Key = tuple[Container | None, str, str]
 
@@ -42,14 +45,14 @@ def leave_teasers(blocks: Sequence[Block], keep: np.ndarray, *, is_declared: boo
       is_declared: whether the page's metadata declares an article.
     """
     kept = np.flatnonzero(keep).tolist()
-    found = article_of([blocks[index] for index in kept])
-    if found is None:
+    element = article_of([blocks[index] for index in kept])
+    if element is None:
         return
-    article, num_paragraphs = found
+    article, num_paragraphs = element
     # The title of the article, or its first text if there is none.
     titles = [index for index, block in enumerate(blocks) if block.container.tag == "h1"]
     start = titles[0] if titles else _first_in(article, blocks)
-    element = next((one for one in article.around() if one.tag == "article"), None)
+    declared = next((one for one in article.ancestors() if one.tag == "article"), None)
     headed = blocks[titles[0]].container.parent if titles else None
     indexes_by_item: dict[Container, list[int]] = {}
     for index in kept:
@@ -72,7 +75,7 @@ def leave_teasers(blocks: Sequence[Block], keep: np.ndarray, *, is_declared: boo
         if not all(map(_is_teaser, teasers)) or _has_prices(teasers):
             continue
         item = blocks[first].container
-        is_article = is_declared or (element is not None and not holds(element, item))
+        is_article = is_declared or (declared is not None and not holds(declared, item))
         is_headed = headed is not None and holds(headed, item)
         if is_article or (num_paragraphs >= _MIN_PARAGRAPHS_OF_ARTICLE and not is_headed):
             for indexes in items:
@@ -80,7 +83,8 @@ def leave_teasers(blocks: Sequence[Block], keep: np.ndarray, *, is_declared: boo
 
 
 def _is_teaser(item: Sequence[Block]) -> bool:
-    num_titles = words = 0
+    num_titles = 0
+    words = 0
     for block in item:
         if block.form == PREFORMATTED:
             return False

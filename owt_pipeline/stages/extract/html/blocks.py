@@ -20,8 +20,10 @@ FORMS = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), HEADING) | {"li": IT
 FORMS |= dict.fromkeys(("p", "blockquote", "dd"), PARAGRAPH)
 """The form of text by the element around it; OTHER in all others."""
 
-CODE, FORMULA, DISPLAY = "\x01", "\x02", "\x03"
-"""Marks in a block's `marked` text: around code, inline formulas and displayed formulas."""
+# Marks in a block's `marked` text: around code, inline formulas and displayed formulas.
+CODE = "\x01"
+FORMULA = "\x02"
+DISPLAY = "\x03"
 
 
 class Container:
@@ -74,8 +76,8 @@ class Container:
         self.end = index + 1
         self.number = -1
 
-    def around(self) -> Iterator[Container]:
-        """The container and those around it, outwards."""
+    def ancestors(self) -> Iterator[Container]:
+        """Yield the container itself and those around it, outwards."""
         container: Container | None = self
         while container is not None:
             yield container

@@ -5,13 +5,13 @@
       <div class="item"> <b>Nagy</b> <time>12:30</time> <p>We waited for years.</p> </div>
       <div class="item"> …
 
-The name of their class may be a word of any language, or say nothing. They are comments in two
+The name of their class may be a word of any language, or have no meaning. They are comments in two
 cases, each below 150 words of prose:
 
 - each has a line or two with a name and a time, and then a text;
 - three or more of them follow an `<article>`, in the same element, and have sentences only.
 
-Posts of a forum are no comments: the first one is an element of the same kind.
+Posts of a forum are not comments: the first one is an element of the same kind.
 """
 
 from __future__ import annotations
@@ -27,15 +27,20 @@ _MIN_ARTICLE_WORDS = 150
 _MIN_PROSE_CHARS = 80
 _MAX_LINKED_SHARE = 0.4
 # Two items with a name and a time are comments; without these it takes three.
-_MIN_SIGNED, _MIN_UNSIGNED = 2, 3
-_MIN_TEXT_CHARS = 25  # of the text of a comment
+_MIN_SIGNED = 2
+_MIN_UNSIGNED = 3
+# Of the text of a comment.
+_MIN_TEXT_CHARS = 25
 _NO_TEXT_FORMS = frozenset((HEADING, ROW, PREFORMATTED))
 _MIN_MEAN_WORDS = 8
-_MIN_ENDED_SHARE = 0.6  # of items whose text ends with the end of a sentence
-_MAX_LINE_CHARS = 60  # of the lines with a name and a time
+# Of items whose text ends with the end of a sentence.
+_MIN_ENDED_SHARE = 0.6
+# The lines with a name and a time.
 _MAX_LINES = 4
+_MAX_LINE_CHARS = 60
 _MAX_NAME_WORDS = 4
-_MAX_DEPTH = 12  # containers around a block that are searched for items
+# Containers around a block that are searched for items. A hostile page has thousands.
+_MAX_DEPTH = 12
 _DIGITS = re.compile(r"\d+")
 # A year, a clock, or a number with one or two words, as in `3 days ago` and `vor 3 Tagen`.
 _TIME = re.compile(
@@ -58,7 +63,7 @@ def mark_comments(blocks: Sequence[Block]) -> None:
     is_single = article is not None and _key_of(article) not in groups
     keys_before: set[_Key] = set()
     for key, items in groups.items():
-        # The sentences of an item may be elements without a class.
+        # Paragraphs without a class are the sentences of an item.
         if len(items) < _MIN_SIGNED or key[1:] == ("p", ""):
             continue
         first = next(iter(items))
@@ -85,7 +90,7 @@ def _groups(blocks: Sequence[Block], start: int) -> dict[_Key, dict[Container, i
         is_linked = block.link_chars >= _MAX_LINKED_SHARE * block.chars
         if block.chars < _MIN_TEXT_CHARS or is_linked or block.form in _NO_TEXT_FORMS:
             continue
-        for container in islice(block.container.around(), _MAX_DEPTH):
+        for container in islice(block.container.ancestors(), _MAX_DEPTH):
             if container.index <= last_before or container in known:
                 break
             known.add(container)
@@ -103,7 +108,7 @@ def _keys_of(blocks: Iterable[Block]) -> set[_Key]:
     """Return the kinds of the containers around blocks."""
     containers: set[Container] = set()
     for block in blocks:
-        for container in block.container.around():
+        for container in block.container.ancestors():
             if container in containers:
                 break
             containers.add(container)
@@ -111,8 +116,9 @@ def _keys_of(blocks: Iterable[Block]) -> set[_Key]:
 
 
 def _blocks_in(item: Container, blocks: Sequence[Block], index: int) -> Sequence[Block]:
-    """Return the blocks in a container, of which `index` is one."""
-    first = last = index
+    """Return the blocks in a container; `index` is that of any of them."""
+    first = index
+    last = index
     while first > 0 and item.index <= blocks[first - 1].container.index < item.end:
         first -= 1
     while last + 1 < len(blocks) and item.index <= blocks[last + 1].container.index < item.end:
@@ -122,11 +128,11 @@ def _blocks_in(item: Container, blocks: Sequence[Block], index: int) -> Sequence
 
 def _end_of_prose(blocks: Sequence[Block]) -> int | None:
     """Return the number of blocks up to the 150th word of prose; None if there are fewer words."""
-    words = 0
+    num_words = 0
     for index, block in enumerate(blocks):
         if _is_prose(block):
-            words += block.text.count(" ") + 1
-            if words >= _MIN_ARTICLE_WORDS:
+            num_words += block.text.count(" ") + 1
+            if num_words >= _MIN_ARTICLE_WORDS:
                 return index + 1
     return None
 
@@ -140,7 +146,8 @@ def _article_of(blocks: Sequence[Block]) -> Container | None:
     """Return the `<article>` around the last prose of `blocks`; None if there is none."""
     for block in reversed(blocks):
         if _is_prose(block):
-            return next((one for one in block.container.around() if one.tag == "article"), None)
+            articles = (one for one in block.container.ancestors() if one.tag == "article")
+            return next(articles, None)
     return None
 
 
@@ -148,30 +155,35 @@ def _follows(article: Container | None, item: Container) -> bool:
     """Return whether an item follows an article that has ended, in the element around both."""
     if article is None or item.index < article.end:
         return False
-    around = list(islice(item.around(), _MAX_DEPTH))
-    return article.parent in around and not any(one.kind & (CHROME | HIDDEN) for one in around)
+    ancestors = list(islice(item.ancestors(), _MAX_DEPTH))
+    if any(ancestor.kind & (CHROME | HIDDEN) for ancestor in ancestors):
+        return False
+    return article.parent in ancestors
 
 
 def _are_sentences(items: Sequence[Sequence[Block]]) -> bool:
     """Return whether items have text without headings and few links, and most end a sentence."""
-    words = chars = links = num_ended = 0
+    num_words = 0
+    num_ended = 0
+    chars = 0
+    link_chars = 0
     for blocks in items:
         for block in blocks:
             if block.form in _NO_TEXT_FORMS:
                 return False
-            words += block.text.count(" ") + 1
+            num_words += block.text.count(" ") + 1
             chars += block.chars
-            links += block.link_chars
+            link_chars += block.link_chars
         longest = max(blocks, key=lambda block: block.chars)
         num_ended += longest.text.endswith(_SENTENCE_ENDS)
-    is_text = words >= _MIN_MEAN_WORDS * len(items) and links < _MAX_LINKED_SHARE * chars
+    is_text = num_words >= _MIN_MEAN_WORDS * len(items) and link_chars < _MAX_LINKED_SHARE * chars
     return is_text and num_ended >= _MIN_ENDED_SHARE * len(items)
 
 
 def _is_signed(blocks: Sequence[Block]) -> bool:
-    """Return whether an item begins with lines that have a name and a time, and then has a
-    text."""
-    has_name = has_time = False
+    """Return whether an item has a text after lines with a name and a time."""
+    has_name = False
+    has_time = False
     for block in blocks[:_MAX_LINES]:
         if has_name and has_time:
             return block.link_chars < _MAX_LINKED_SHARE * block.chars

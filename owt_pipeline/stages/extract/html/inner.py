@@ -1,6 +1,6 @@
-"""Elements whose content is read on its own: what is not shown, formulas and code.
+"""Elements whose content is read on its own: hidden text, formulas and code.
 
-Formulas are given as LaTeX where the page has their source:
+A formula is written as LaTeX if the page has its source:
 
 - MathML with an `<annotation>` or `alttext`: KaTeX, LaTeXML, Wikipedia, MathJax 3 with assistive
   markup;
@@ -40,12 +40,13 @@ _LINE_NAME = re.compile(
 _LANGUAGE = re.compile(
     r"(?:^|\s)lang(?:uage)?-(?!none\b|text\b|plain)([a-z][a-z0-9+#]{0,15})(?=\s|$)", re.IGNORECASE
 )
-_BREAK, _START, _END = (
-    "\x04",
-    "\x05",
-    "\x06",
-)  # until a text is complete: <br>; an element that is a line
-_ENDED, _STARTED = re.compile(f"{_END}\n?"), re.compile(f"\n?{_START}+")
+# Marks in the pieces of a preformatted text: a <br>, and the start and end of an element that is a
+# line.
+_BREAK = "\x04"
+_START = "\x05"
+_END = "\x06"
+_ENDED = re.compile(f"{_END}\n?")
+_STARTED = re.compile(f"\n?{_START}+")
 _NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
 _SHOWN_AS_FLEX = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.IGNORECASE)
 # Not `pre-wrap` and `pre-line`, which editors write for prose.
@@ -56,12 +57,14 @@ _SHOWN_AS_BLOCK = re.compile(
 )
 
 
-class Inner:
-    """An open element that takes the parser's events in it.
+class RawElement:
+    """An open element that receives the parser's events in it.
 
     Attributes:
       depth: the number of open elements, with itself.
-      kind: what its text is, if it is needed: the type of a script, or "" for the page's title.
+      kind: the use of its text: the type of a script, or "" for the page's title. None if the text
+        is not needed.
+      pieces: its text.
     """
 
     def __init__(self, kind: str | None = None) -> None:
@@ -70,17 +73,20 @@ class Inner:
         self.pieces: list[str] = []
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Take the start of an element in it."""
         self.depth += 1
 
     def end(self) -> None:
+        """Take the end of an element in it, or its own."""
         self.depth -= 1
 
     def add(self, text: str) -> None:
+        """Take a text in it."""
         if self.kind is not None:
             self.pieces.append(text)
 
 
-class Unseen(Inner):
+class Unseen(RawElement):
     """An inline element that is hidden from sight, or from screen readers.
 
     Attributes:
@@ -96,7 +102,7 @@ class Unseen(Inner):
         return " ".join("".join(self.pieces).split())
 
 
-class Formula(Inner):
+class Formula(RawElement):
     """A `<math>`."""
 
     def __init__(self, attributes: Mapping[str, str]) -> None:
@@ -104,44 +110,51 @@ class Formula(Inner):
         self.is_large = attributes.get("display") == "block" or attributes.get("mode") == "display"
         self._alternative = attributes.get("alttext") or ""
         self._source: list[str] = []
-        self._annotation = 0  # depth of an annotation
+        self._annotation_depth = 0
         self._is_source = False
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self.depth += 1
         if tag in ("annotation", "annotation-xml"):
-            self._annotation = self.depth
-            self._is_source = (
-                attributes.get("encoding") or ""
-            ).lower() in _TEX_ENCODINGS and not self._source
+            self._annotation_depth = self.depth
+            encoding = (attributes.get("encoding") or "").lower()
+            self._is_source = encoding in _TEX_ENCODINGS and not self._source
 
     def add(self, text: str) -> None:
-        if not self._annotation or self.depth < self._annotation:
+        if not self._annotation_depth or self.depth < self._annotation_depth:
             self.pieces.append(text)
         elif self._is_source:
             self._source.append(text)
 
     def latex(self) -> str:
-        """Its source; "" if the page does not have it."""
-        return cleaned("".join(self._source) or self._alternative)
+        """Return its source in LaTeX; "" if the page does not have it."""
+        return clean_latex("".join(self._source) or self._alternative)
 
     def text(self) -> str:
-        """What it shows, in one line."""
+        """Return the text that it shows, in one line."""
         return " ".join("".join(self.pieces).split())
 
 
-def of_image(attributes: Mapping[str, str]) -> tuple[str, bool] | None:
-    """(LaTeX, whether it is displayed on its own lines) of an image; None for any other image."""
-    alternative, classes = attributes.get("alt"), attributes.get("class")
-    if not alternative or not (
-        (classes and _FORMULA_NAME.search(classes))
-        or (_LATEX.search(alternative) and _IMAGE_SOURCE.search(attributes.get("src") or ""))
-    ):
+def formula_of_image(attributes: Mapping[str, str]) -> tuple[str, bool] | None:
+    """Return the LaTeX of an image, and whether it stands on lines of its own.
+
+    Return None for an image that is not a formula.
+    """
+    alternative = attributes.get("alt")
+    if not alternative:
         return None
-    return cleaned(alternative), classes is not None and "display" in classes
+    classes = attributes.get("class")
+    is_named = bool(classes) and _FORMULA_NAME.search(classes or "") is not None
+    if not is_named:
+        if not _LATEX.search(alternative):
+            return None
+        if not _IMAGE_SOURCE.search(attributes.get("src") or ""):
+            return None
+    return clean_latex(alternative), classes is not None and "display" in classes
 
 
-def cleaned(latex: str) -> str:
+def clean_latex(latex: str) -> str:
+    """Return a formula in one line, without its style and without dollars around it."""
     latex = " ".join(latex.split())
     if match := _STYLE.match(latex):
         latex = (match[1] or match[2] or "").strip()
@@ -149,29 +162,32 @@ def cleaned(latex: str) -> str:
     return match[2].strip() if match else latex
 
 
-class Lines(Inner):
+class PreText(RawElement):
     """Code, or another preformatted text, without the numbers of its lines."""
 
     def __init__(self, classes: str) -> None:
         super().__init__()
         self.language = _language_of(classes)
-        self._gutters: list[
-            tuple[int, int]
-        ] = []  # depth of an element of line numbers, its first piece
-        self._blocks: list[int] = []  # depths of open elements that are lines of their own
-        self._unseen = 0  # depth of an element without text
+        # The depth and the first piece of each open element of line numbers.
+        self._gutters: list[tuple[int, int]] = []
+        # The depths of open elements that are lines of their own.
+        self._line_depths: list[int] = []
+        # The depth of the open element without text; 0 if there is none.
+        self._unseen_depth = 0
 
     def text(self) -> str:
+        """Return its lines, without empty ones around them."""
         text = "".join(self.pieces).replace("\r\n", "\n").replace("\r", "\n")
         text = text.replace("\xa0", " ").replace("\u200b", "")
-        text = text.replace(_BREAK + _END, _END)  # a <br> that only ends the element's line
+        # A <br> at the end of an element that is a line only ends this line.
+        text = text.replace(_BREAK + _END, _END)
         text = _ENDED.sub("\n", text).replace(_BREAK, "\n")
         text = _STARTED.sub("\n", text)
         return "\n".join(line.rstrip() for line in text.split("\n")).strip("\n")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self.depth += 1
-        if self._unseen:
+        if self._unseen_depth:
             return
         if tag == "br":
             self.pieces.append(_BREAK)
@@ -179,7 +195,7 @@ class Lines(Inner):
         if "data-cfemail" in attributes:
             self.add(address_in(attributes))
         if tag in NOT_TEXT or "data-cfemail" in attributes:
-            self._unseen = self.depth
+            self._unseen_depth = self.depth
             return
         classes = attributes.get("class", "")
         if tag in ("code", "pre"):
@@ -188,18 +204,19 @@ class Lines(Inner):
             self._gutters.append((self.depth, len(self.pieces)))
         is_block = tag in BLOCK or is_shown_as_block(attributes)
         if is_block:
-            self._blocks.append(self.depth)
+            self._line_depths.append(self.depth)
         if is_block or _names_line(classes) or "data-line" in attributes:
             self.pieces.append(_START)
 
     def end(self) -> None:
-        depth, self.depth = self.depth, self.depth - 1
-        if self._unseen:
-            if self._unseen == depth:
-                self._unseen = 0
+        depth = self.depth
+        self.depth -= 1
+        if self._unseen_depth:
+            if self._unseen_depth == depth:
+                self._unseen_depth = 0
             return
-        if self._blocks and self._blocks[-1] == depth:
-            self._blocks.pop()
+        if self._line_depths and self._line_depths[-1] == depth:
+            self._line_depths.pop()
             self.pieces.append(_END)
         if self._gutters and self._gutters[-1][0] == depth:
             _, first = self._gutters.pop()
@@ -207,10 +224,11 @@ class Lines(Inner):
                 del self.pieces[first:]
 
     def add(self, text: str) -> None:
-        if self._unseen:
+        if self._unseen_depth:
             return
+        # The source of a page often breaks between two lines that are elements.
         is_between = self.pieces and self.pieces[-1] == _END and "\n" in text and text.isspace()
-        self.pieces.append("\n" if is_between else text)  # between two lines that are elements
+        self.pieces.append("\n" if is_between else text)
 
 
 def _language_of(classes: str) -> str | None:
@@ -261,8 +279,7 @@ def is_flex(attributes: Mapping[str, str]) -> bool:
 
 
 def counts_up(text: str) -> bool:
-    """Whether a text is at least two consecutive numbers, which are those of the lines next to
-    it."""
+    """Return whether a text is at least two consecutive numbers: those of the lines beside it."""
     numbers = text.split()
     if len(numbers) < 2 or not numbers[0].isdecimal() or len(numbers[0]) > 6:
         return False
@@ -271,8 +288,10 @@ def counts_up(text: str) -> bool:
 
 
 def address_in(attributes: Mapping[str, str]) -> str:
-    """The text that Cloudflare protects from robots: its bytes in hexadecimal, each XORed with
-    the first."""
+    """Return the address that Cloudflare hides from robots.
+
+    Its bytes are in hexadecimal, each XORed with the first one.
+    """
     try:
         key, *text = bytes.fromhex(attributes["data-cfemail"])
     except ValueError:

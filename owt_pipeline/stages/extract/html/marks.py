@@ -1,5 +1,7 @@
-"""What a page's metadata needs of its body: elements that may name an author or a date, and
-links to licences."""
+"""Parts of the body that a page's metadata is read from: bylines, dates and links to licences.
+
+`MarkCollector` follows the open elements while a page is read, and writes into a `ParsedPage`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from dataclasses import dataclass, field
 from owt_pipeline.stages.extract.html.blocks import Block, Container
 from owt_pipeline.stages.extract.html.names import MARKED, read_names
 
-_MOST_MARKED, _MOST_LICENCES = 60, 40
-_LONGEST_TEXT = 2000  # characters of a byline
-# Controls that open something which is not part of the text.
-_NO_PART_OF_TEXT = re.compile(
+# Hostile pages have millions; an author is named near the top, a licence at either end.
+_MAX_BYLINES = 60
+_MAX_LICENCES = 40
+_MAX_BYLINE_CHARS = 2000
+# Controls that open a part of the page which is not its text.
+_OPENS_OVERLAY = re.compile(
     r"modal|dialog|popup|popover|lightbox|overlay|offcanvas|dropdown|menu|nav", re.IGNORECASE
 )
 _QUOTED_NAME = re.compile(r"[\"'`]([#.]?)([A-Za-z][\w-]*)[\"'`]")
@@ -23,23 +27,24 @@ _NEXT_SIBLING = re.compile(r"next(?:Element)?Sibling|\.next\(")
 
 
 @dataclass
-class Marked:
-    """An element that may name an author or a date, and its text.
+class BylineCandidate:
+    """An element that may name an author or a date, or a link to a licence.
 
     Attributes:
       tag: its tag.
       attributes: its attributes.
       container: the container around it.
-      name: the text of an element in it that is marked as a name.
-      pieces: its text.
       depth: number of open elements around it.
+      name: the element in it that is marked as a name; None if there is none.
+      chars: the number of characters in `pieces`.
+      pieces: its text; for a link to a licence, the text of its block.
     """
 
     tag: str
     attributes: Mapping[str, str]
     container: Container
     depth: int
-    name: Marked | None = None
+    name: BylineCandidate | None = None
     chars: int = 0
     pieces: list[str] = field(default_factory=list)
 
@@ -50,8 +55,8 @@ class Marked:
 
 
 @dataclass
-class PageRead:
-    """What is on a page.
+class ParsedPage:
+    """The contents of a page.
 
     Attributes:
       blocks: its text.
@@ -62,8 +67,8 @@ class PageRead:
       scripts: the text of each script of linked data.
       headings: the text of each `<h1>`.
       marked: elements that may name an author or a date.
-      licences: links to licences with the text of their blocks; `rel` says whether the page states
-        that it is its own.
+      licences: links to licences with the text of their blocks; `rel` is "license" if the page
+        declares that the licence is its own.
       controlled: ids of elements that links and buttons open; classes with a dot before them.
     """
 
@@ -73,90 +78,107 @@ class PageRead:
     metas: dict[str, str] = field(default_factory=dict)
     scripts: list[str] = field(default_factory=list)
     headings: list[str] = field(default_factory=list)
-    marked: list[Marked] = field(default_factory=list)
-    licences: list[Marked] = field(default_factory=list)
+    marked: list[BylineCandidate] = field(default_factory=list)
+    licences: list[BylineCandidate] = field(default_factory=list)
     controlled: set[str] = field(default_factory=set)
 
     def add_meta(self, attributes: Mapping[str, str]) -> None:
+        """Add a `<meta>` element."""
         get = attributes.get
-        name = get("property") or get("name") or get("itemprop") or get("http-equiv") or ""
+        names = get("property") or get("name") or get("itemprop") or get("http-equiv") or ""
         content = " ".join((get("content") or "").split())
-        if content:
-            if name.lower() == "robots" and "robots" in self.metas:
-                self.metas["robots"] += f", {content}"
-            for single in name.lower().split():  # some elements have several names
-                self.metas.setdefault(
-                    single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content
-                )
+        if not content:
+            return
+        if names.lower() == "robots" and "robots" in self.metas:
+            self.metas["robots"] += f", {content}"
+        # Some elements have several names.
+        for name in names.lower().split():
+            key = name.replace("dc:", "dc.").replace("dcterms:", "dcterms.")
+            self.metas.setdefault(key, content)
 
 
-class Marks:
-    """The open elements that may name an author or a date; `page` gets them, and links to
-    licences."""
+class MarkCollector:
+    """The open elements that may name an author or a date; `page` receives them, and licences.
 
-    def __init__(self, page: PageRead) -> None:
-        self.open: list[Marked] = []  # always the same list
+    Attributes:
+      open: the open elements, always the same list, so that the reader can test it quickly.
+    """
+
+    def __init__(self, page: ParsedPage) -> None:
+        self.open: list[BylineCandidate] = []
         self._page = page
-        self._unsaid: Marked | None = None  # a link to a licence in the block that has not ended
+        # A link to a licence in the block that has not ended.
+        self._licence: BylineCandidate | None = None
 
     def start(
         self, tag: str, attributes: Mapping[str, str], container: Container, depth: int
     ) -> None:
-        """Collect the text of an element, with `depth` elements around it, if it may be an
-        author or a date."""
-        get = attributes.get
-        classes, prop = get("class"), get("itemprop")
+        """Collect the text of an element if it may be an author or a date.
+
+        `depth` is the number of open elements around it.
+        """
+        classes = attributes.get("class")
+        prop = attributes.get("itemprop")
         if classes and prop is None and not read_names(classes) & MARKED:
             self._add_badge()
-        if self.open and (prop == "name" or classes == "fn") and self.open[-1].name is None:
-            marked = self.open[-1].name = Marked(tag, attributes, container, depth)
-            self.open.append(marked)
-        elif (
-            (classes and read_names(classes) & MARKED)
-            or tag == "time"
-            or prop in ("author", "datePublished")
-            or get("rel") == "author"
-        ) and len(self._page.marked) < _MOST_MARKED:
-            marked = Marked(tag, attributes, container, depth)
-            self._page.marked.append(marked)
-            self.open.append(marked)
+        is_name = prop == "name" or classes == "fn"
+        if self.open and is_name and self.open[-1].name is None:
+            name = BylineCandidate(tag, attributes, container, depth)
+            self.open[-1].name = name
+            self.open.append(name)
+            return
+        if len(self._page.marked) < _MAX_BYLINES and _is_candidate(tag, attributes):
+            candidate = BylineCandidate(tag, attributes, container, depth)
+            self._page.marked.append(candidate)
+            self.open.append(candidate)
 
     def _add_badge(self) -> None:
-        """Set apart an element that follows a name without a space: it is drawn as a badge."""
-        for marked in self.open:
-            is_glued = bool(marked.pieces) and marked.pieces[-1][-1:].isalpha()
-            if is_glued and len(marked.text.split()) > 1:
-                marked.pieces.append(" | ")
+        """Separate an element that follows a name without a space: it is drawn as a badge."""
+        for candidate in self.open:
+            is_glued = bool(candidate.pieces) and candidate.pieces[-1][-1:].isalpha()
+            if is_glued and len(candidate.text.split()) > 1:
+                candidate.pieces.append(" | ")
 
     def add(self, text: str) -> None:
-        for marked in self.open:
-            if marked.chars < _LONGEST_TEXT:
-                marked.pieces.append(text)
-                marked.chars += len(text)
+        """Add a text to all open elements."""
+        for candidate in self.open:
+            if candidate.chars < _MAX_BYLINE_CHARS:
+                candidate.pieces.append(text)
+                candidate.chars += len(text)
 
     def end(self, depth: int) -> None:
-        """An element with `depth` elements around it has ended."""
+        """Close the elements with at least `depth` elements around them."""
         while self.open and self.open[-1].depth >= depth:
             self.open.pop()
 
     def link(self, tag: str, relation: str, target: str, container: Container) -> None:
-        """Note a link if it is to a licence."""
-        is_stated = "licen" in relation and not {"license", "licence"}.isdisjoint(
-            relation.lower().split()
-        )
-        if (is_stated or "creativecommons.org/" in target) and len(
-            self._page.licences
-        ) < _MOST_LICENCES:
-            licence = Marked(
-                tag, {"href": target, "rel": "license" if is_stated else ""}, container, 0
-            )
-            self._page.licences.append(licence)
-            self._unsaid = licence if tag == "a" else None
+        """Add a link if it is to a licence; `relation` is its `rel`, `target` its `href`."""
+        relations = relation.lower().split() if "licen" in relation else []
+        is_declared = "license" in relations or "licence" in relations
+        if not is_declared and "creativecommons.org/" not in target:
+            return
+        if len(self._page.licences) >= _MAX_LICENCES:
+            return
+        attributes = {"href": target, "rel": "license" if is_declared else ""}
+        licence = BylineCandidate(tag, attributes, container, 0)
+        self._page.licences.append(licence)
+        self._licence = licence if tag == "a" else None
 
     def end_block(self, text: str) -> None:
-        if self._unsaid is not None:
-            self._unsaid.pieces.append(text)
-            self._unsaid = None
+        """Give a link to a licence the text of its block, which ends here."""
+        if self._licence is not None:
+            self._licence.pieces.append(text)
+            self._licence = None
+
+
+def _is_candidate(tag: str, attributes: Mapping[str, str]) -> bool:
+    """Return whether an element may name an author or a date."""
+    classes = attributes.get("class")
+    if classes and read_names(classes) & MARKED:
+        return True
+    if tag == "time" or attributes.get("itemprop") in ("author", "datePublished"):
+        return True
+    return attributes.get("rel") == "author"
 
 
 def opened_by(attributes: Mapping[str, str]) -> Iterator[str]:
@@ -166,14 +188,14 @@ def opened_by(attributes: Mapping[str, str]) -> Iterator[str]:
     """
     yield from (attributes.get("aria-controls") or "").split()
     toggle = attributes.get("data-toggle") or attributes.get("data-bs-toggle") or ""
-    if _NO_PART_OF_TEXT.search(toggle):
+    if _OPENS_OVERLAY.search(toggle):
         return
     for target in ("data-target", "data-bs-target"):
         for selector in (attributes.get(target) or "").split(","):
-            if not _NO_PART_OF_TEXT.search(selector):
+            if not _OPENS_OVERLAY.search(selector):
                 yield selector.strip().removeprefix("#")
     script = attributes.get("onclick")
-    if script is not None and not _NO_PART_OF_TEXT.search(script):
+    if script is not None and not _OPENS_OVERLAY.search(script):
         for sign, name in _QUOTED_NAME.findall(script):
             yield f".{name}" if sign == "." else name
 

@@ -1,14 +1,14 @@
 """Kinds of elements by tag, role, class, id and style.
 
 The lists hold the conventions of the web: class names of WordPress and other systems, ARIA's roles.
-Names match as complete words (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide
-nothing alone: to the model, they are features like all others.
+Names match as complete words (`nav` in `main-nav` and `mainNav`, not in `navy`). For the model they
+are features like all others.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import resources
 
@@ -36,28 +36,27 @@ UNSHOWN = 16
 MARKED = 32
 """May name an author, or says more of other parts of the page."""
 
-NOT_TEXT = frozenset(
-    NAMES["no text"]
-)  # includes rt, the pronunciation of the characters of a <ruby>
-INLINE, BLOCK, CHROME_ROLES = (
-    frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles")
-)
+# With `rt`, the pronunciation of the characters of a <ruby>.
+NOT_TEXT = frozenset(NAMES["no text"])
+INLINE = frozenset(NAMES["inline"])
+BLOCK = frozenset(NAMES["block"])
+CHROME_ROLES = frozenset(NAMES["chrome roles"])
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
-OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {
+TAG_KIND = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {
     "article": CONTENT,
     "main": CONTENT,
 }
 """The kind of an element by its tag."""
 COMMENT_WORDS = frozenset(NAMES["comment words"])
 _KIND_OF_WORD = dict.fromkeys(COMMENT_WORDS, COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
-_CHROME_NAMES, _HIDDEN_NAMES = frozenset(NAMES["chrome names"]), frozenset(NAMES["hidden names"])
+_CHROME_NAMES = frozenset(NAMES["chrome names"])
+_HIDDEN_NAMES = frozenset(NAMES["hidden names"])
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
-_STREAMED = re.compile(
-    r"S:[0-9a-f]+"
-)  # React sends parts of a page hidden, and a script moves them to their places
+# React sends parts of a page hidden, and a script moves them to their places.
+_STREAMED = re.compile(r"S:[0-9a-f]+")
 
 # Microdata and RDFa, with any prefix: `schema:Comment`, `https://schema.org/UserComments`.
 _SCHEMA_COMMENT = re.compile(r"(?:^|[\s:/#])(?:User)?Comments?(?=$|\s)")
@@ -75,7 +74,7 @@ _CONTENT_NAME = re.compile(
 
 @lru_cache(1 << 15)
 def read_names(names: str) -> int:
-    """The kind of an element by its classes and ids."""
+    """Return the kind of an element by its classes and ids."""
     kind = 0
     for name in names.split():
         kind |= read_name(name)[0]
@@ -84,52 +83,56 @@ def read_names(names: str) -> int:
 
 @lru_cache(1 << 15)
 def read_name(name: str) -> tuple[int, tuple[str, ...]]:
-    """The kind of an element by one class or id, and the words in it and itself, in lower case."""
+    """Return the kind of an element by one class or id, and its words, in lower case.
+
+    The last word is the complete name.
+    """
     lower = name.lower()
-    words = (
-        _LOWER_WORD.findall(name)
-        if lower == name
-        else [word.lower() for word in _WORD.findall(name)]
-    )
-    kind = HIDDEN if lower in _HIDDEN_NAMES else CHROME if lower in _CHROME_NAMES else 0
-    if kind != HIDDEN:
-        for word in words:
-            if word in _KIND_OF_WORD:
-                kind = _KIND_OF_WORD[word]
-                break
-    # Every match contains one of these; the expression takes ten times as long.
-    if (
-        "content" in lower or "body" in lower or "text" in lower or "entry" in lower
-    ) and _CONTENT_NAME.search(lower):
+    if lower == name:
+        words = _LOWER_WORD.findall(name)
+    else:
+        words = [word.lower() for word in _WORD.findall(name)]
+    kind = _kind_of(lower, words)
+    # Every match contains one of these words; the expression takes ten times as long.
+    may_be_content = "content" in lower or "body" in lower or "text" in lower or "entry" in lower
+    if may_be_content and _CONTENT_NAME.search(lower):
         kind |= CONTENT
     if "author" in lower or "byline" in lower or "by-line" in lower:
         kind |= MARKED
     return kind, (*words, lower)
 
 
+def _kind_of(name: str, words: Iterable[str]) -> int:
+    """Return the kind of an element by a name in lower case and the words in it."""
+    if name in _HIDDEN_NAMES:
+        return HIDDEN
+    for word in words:
+        if word in _KIND_OF_WORD:
+            return _KIND_OF_WORD[word]
+    return CHROME if name in _CHROME_NAMES else 0
+
+
 def is_unshown(attributes: Mapping[str, str]) -> bool:
-    """Whether an element is hidden by its own style or attribute, and no script of the browser
-    or of React shows it."""
-    style, hidden = attributes.get("style"), attributes.get("hidden")
-    if (
-        hidden is not None
-        and hidden != "until-found"
-        and not _STREAMED.fullmatch(attributes.get("id") or "")
-    ):
+    """Return whether an element is hidden by its own style or attribute.
+
+    Text that the browser shows when it is searched for, or that React streams, is not hidden.
+    """
+    hidden = attributes.get("hidden")
+    is_marked = hidden is not None and hidden != "until-found"
+    if is_marked and not _STREAMED.fullmatch(attributes.get("id") or ""):
         return True
+    style = attributes.get("style")
     return style is not None and _HIDING_STYLE.search(style) is not None
 
 
 def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     """Set a container's names and kind by its element's attributes."""
-    get, tag = attributes.get, container.tag
-    classes, identifier, role, prop = (
-        get("class") or "",
-        get("id") or "",
-        get("role"),
-        get("itemprop"),
-    )
-    if identifier and (tag in HEADINGS or is_of_heading(classes)):
+    get = attributes.get
+    classes = get("class") or ""
+    identifier = get("id") or ""
+    role = get("role")
+    prop = get("itemprop")
+    if identifier and (container.tag in HEADINGS or is_of_heading(classes)):
         identifier = ""
     kind = container.kind | read_names(classes)
     if identifier:
@@ -137,15 +140,18 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
         for name in identifier.split():
             kind |= read_name(name)[0]
     names = f"{classes} {identifier}".strip()
-    container.names = (
-        names if role is None and prop is None else " ".join(filter(None, (names, role, prop)))
-    )
+    if role is not None or prop is not None:
+        names = " ".join(filter(None, (names, role, prop)))
+    container.names = names
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
     if _is_schema_comment(attributes):
         kind |= COMMENT
     if ("style" in attributes or "hidden" in attributes) and is_unshown(attributes):
-        kind = kind & ~HIDDEN if names_opened(container.names) else kind | HIDDEN | UNSHOWN
+        if names_opened(container.names):
+            kind &= ~HIDDEN
+        else:
+            kind |= HIDDEN | UNSHOWN
     elif get("aria-hidden") == "true":
         kind |= HIDDEN
     if not CONTROLS.isdisjoint(attributes):
@@ -162,15 +168,17 @@ def _is_schema_comment(attributes: Mapping[str, str]) -> bool:
     return declared_property in _COMMENT_PROPERTIES
 
 
-def leave_name(container: Container, identifier: str) -> None:
-    """Take the name `identifier` from a container: it was made from the words of its heading,
-    which links to it, as documentation generators do, so `menus` or `comments` say what the text
-    is about."""
+def ignore_name(container: Container, identifier: str) -> None:
+    """Remove the name `identifier` from a container whose heading links to it.
+
+    Documentation generators make such names from the words of the heading, so `menus` or `comments`
+    tell what the text is about.
+    """
     names = container.names.split()
     if identifier in names and not container.kind & HIDDEN:
         names.remove(identifier)
         container.names = " ".join(names)
-        container.kind = OF_TAG.get(container.tag, 0) | read_names(container.names)
+        container.kind = TAG_KIND.get(container.tag, 0) | read_names(container.names)
 
 
 def is_of_heading(classes: str) -> bool:

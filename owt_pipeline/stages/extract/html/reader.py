@@ -1,7 +1,7 @@
-"""A page in one pass over its parser's events: blocks, containers, and what the metadata needs.
+"""Reads a page in one pass over its parser's events: blocks, containers, parts for the metadata.
 
-lxml reports starts, ends and text of elements in repaired order; no tree is built. Nothing that a
-browser shows is left out here but navigation and footers that are links only, outside the page's
+lxml reports starts, ends and text of elements in repaired order; no tree is built. The reader keeps
+all that a browser shows, except navigation and footers that are mostly links, outside the page's
 main part: 30% of all blocks, and .03% of the main text.
 """
 
@@ -17,20 +17,21 @@ from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
 from owt_pipeline.stages.extract.html.comments import mark_comments
+from owt_pipeline.stages.extract.html.initials import INITIAL
 from owt_pipeline.stages.extract.html.inner import (
     Formula,
-    Inner,
-    Lines,
+    PreText,
+    RawElement,
     Unseen,
     address_in,
-    cleaned,
+    clean_latex,
+    formula_of_image,
     is_flex,
     is_shown_as_block,
     keeps_spaces,
     names_flex,
-    of_image,
 )
-from owt_pipeline.stages.extract.html.marks import PageRead, opened_by, sibling_opened_by
+from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by, sibling_opened_by
 from owt_pipeline.stages.extract.html.names import (
     BLOCK,
     CONTROLS,
@@ -38,17 +39,16 @@ from owt_pipeline.stages.extract.html.names import (
     INLINE,
     MARKED,
     NOT_TEXT,
-    OF_TAG,
+    TAG_KIND,
     UNSHOWN,
+    ignore_name,
     is_unshown,
-    leave_name,
     name_container,
     names_opened,
     read_names,
 )
 from owt_pipeline.stages.extract.html.structure import (
     BREAK,
-    INITIAL,
     LAYS_OUT,
     SPECIAL,
     STYLED_TAGS,
@@ -57,32 +57,38 @@ from owt_pipeline.stages.extract.html.structure import (
     Structure,
 )
 
-_BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes
+# Inline elements that mean nothing without attributes.
+_BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
 # Classes of an empty <span> that is drawn as the end of a line.
 _BREAK_NAMES = frozenset(("br", "break", "line-break", "linebreak", "newline"))
-_SAY_MORE = CONTROLS | {"rel"}
+# Attributes of inline elements that are noted.
+_NOTED_ATTRIBUTES = CONTROLS | {"rel"}
 _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
 
 
-def read_page(html: str, *, leaves_navigation: bool = True) -> PageRead:
-    """Read a page; empty if there is no markup."""
-    page = html.encode("utf-8", "replace").replace(
-        b"\x00", b""
-    )  # libxml2 stops at zeros; browsers drop them
-    page = _END_OF_BREAK.sub(b"<br>", page)  # libxml2 drops them, browsers break the line
+def read_page(html: str, *, leaves_navigation: bool = True) -> ParsedPage:
+    """Read a page; it is empty if there is no markup.
+
+    `leaves_navigation` is False where every block is needed, as for the fields of a labelled page.
+    """
+    # libxml2 stops at zeros, and browsers drop them.
+    page = html.encode("utf-8", "replace").replace(b"\x00", b"")
+    # libxml2 drops `</br>`, and browsers break the line.
+    page = _END_OF_BREAK.sub(b"<br>", page)
     reader = _Reader()
-    # `huge_tree` lifts libxml2's limits, since it silently cuts a page at them; `pages` limits time
-    # and memory.
+    # libxml2 silently cuts a page at its limits, so `huge_tree` lifts them. `pages` limits time and
+    # memory.
     parser = etree.HTMLParser(target=reader, encoding="utf-8", collect_ids=False, huge_tree=True)
-    with contextlib.suppress(etree.XMLSyntaxError):  # an empty document
+    # Raised for an empty document.
+    with contextlib.suppress(etree.XMLSyntaxError):
         etree.fromstring(page, parser)
-    found = reader.finish(leaves_navigation)
-    # lxml's parser is in a cycle, which would keep the page until garbage is collected
+    parsed = reader.finish(leaves_navigation)
+    # lxml's parser is in a cycle, which would keep the page until garbage is collected.
     reader.__dict__.clear()
-    return found
+    return parsed
 
 
 class _Reader(Structure):
@@ -90,13 +96,13 @@ class _Reader(Structure):
 
     def __init__(self) -> None:
         super().__init__()
-        self._unshown: list[tuple[Container, str | None]] = []  # hidden containers, and their ids
+        # Hidden containers, and their ids.
+        self._unshown: list[tuple[Container, str | None]] = []
         # Containers with a control that opens the hidden element after it.
         self._opens_next: set[Container] = set()
 
-    # The parser's events.
-
     def start(self, tag: str, attributes: Attributes) -> None:
+        """Take the start of an element from the parser."""
         if self._inner is not None:
             self._inner.start(tag, attributes)
             return
@@ -114,12 +120,14 @@ class _Reader(Structure):
         start = _STARTS.get(tag)
         if start is not None:
             start(self, tag, attributes)
-        elif self._pieces or ":" in tag:  # an unknown element
+        elif self._pieces or ":" in tag:
+            # An unknown element within a text is inline, as in browsers.
             self._stack.append(None)
         else:
             self._start_block(tag, attributes)
 
     def end(self, tag: str) -> None:
+        """Take the end of an element from the parser."""
         if self._inner is not None:
             self._inner.end()
             if self._inner.depth:
@@ -142,15 +150,16 @@ class _Reader(Structure):
             self._marks.end(len(self._stack))
 
     def close(self) -> None:
-        pass
+        """Take the end of the page, which needs no work here; lxml requires the method."""
 
-    def finish(self, leaves_navigation: bool) -> PageRead:
-        """The page, once the parser is done."""
-        if isinstance(self._inner, Lines):
+    def finish(self, leaves_navigation: bool) -> ParsedPage:
+        """Return the page, once the parser is done."""
+        if isinstance(self._inner, PreText):
             self._end_inner()
         if self._pieces:
             self._end_block()
-        for container in self._at.around():  # those that were never closed
+        # Those that were never closed.
+        for container in self._at.ancestors():
             container.end = self._count
         controlled = self.page.controlled
         for container, identifier in self._unshown:
@@ -161,8 +170,6 @@ class _Reader(Structure):
         if leaves_navigation:
             self._leave_skipped()
         return self.page
-
-    # Starts.
 
     def _start_page(self, tag: str, attributes: Attributes) -> None:
         if tag == "html" and self.page.language is None:
@@ -176,7 +183,7 @@ class _Reader(Structure):
             self._end_block()
         parent = self._at
         container = Container(
-            self._count, tag, parent, FORMS.get(tag, OTHER), OF_TAG.get(tag, 0), len(self.blocks)
+            self._count, tag, parent, FORMS.get(tag, OTHER), TAG_KIND.get(tag, 0), len(self.blocks)
         )
         self._count += 1
         parent.children += 1
@@ -187,40 +194,46 @@ class _Reader(Structure):
         self._stack.append(container)
         self._at = container
         if attributes:
-            if len(attributes) == 1 and "class" in attributes:  # most
+            # Most elements have only classes, and `_name_block` would take longer.
+            if len(attributes) == 1 and "class" in attributes:
                 container.names = attributes["class"]
                 container.kind |= read_names(container.names)
                 if names_flex(container.names):
                     self._flex = container
             else:
-                name_container(container, attributes)
-                if is_flex(attributes):
-                    self._flex = container
-                if container.kind & UNSHOWN:
-                    if parent in self._opens_next:
-                        self._opens_next.discard(parent)
-                        container.kind &= ~(HIDDEN | UNSHOWN)
-                    else:
-                        self._unshown.append((container, attributes.get("id")))
+                self._name_block(container, parent, attributes)
             if container.kind & MARKED or self._open_marks:
                 self._note(tag, attributes)
-        if self._tables and tag in LAYS_OUT:
-            self._tables[-1].is_layout = True
+        if self._open_tables and tag in LAYS_OUT:
+            self._open_tables[-1].is_layout = True
         if tag in SPECIAL:
             self._start_special(tag, attributes, container)
         elif tag in STYLED_TAGS and "style" in attributes and keeps_spaces(attributes):
-            self._inner = Lines(container.names)
+            self._inner = PreText(container.names)
+
+    def _name_block(self, container: Container, parent: Container, attributes: Attributes) -> None:
+        """Set the names and the kind of a container that has more than classes."""
+        name_container(container, attributes)
+        if is_flex(attributes):
+            self._flex = container
+        if not container.kind & UNSHOWN:
+            return
+        if parent in self._opens_next:
+            self._opens_next.discard(parent)
+            container.kind &= ~(HIDDEN | UNSHOWN)
+        else:
+            self._unshown.append((container, attributes.get("id")))
 
     def _note(self, tag: str, attributes: Attributes) -> None:
-        """Note what a start says of other parts of the page; the element itself is on the stack."""
+        """Note a byline, and the elements that a control opens; the element is on the stack."""
         self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
         if not CONTROLS.isdisjoint(attributes):
             self.page.controlled.update(opened_by(attributes))
             num_parents = sibling_opened_by(attributes)
             if num_parents is not None:
                 is_inline = self._stack[-1] is not self._at
-                around = islice(self._at.around(), num_parents + (not is_inline), None)
-                self._opens_next.update(islice(around, 1))
+                num_levels = num_parents + (not is_inline)
+                self._opens_next.update(islice(self._at.ancestors(), num_levels, num_levels + 1))
 
     def _start_void(self, tag: str, attributes: Attributes) -> None:
         self._stack.append(None)
@@ -229,14 +242,13 @@ class _Reader(Structure):
         elif tag == "meta":
             self.page.add_meta(attributes)
         elif tag == "link":
-            self._marks.link(
-                "link", attributes.get("rel", ""), attributes.get("href", ""), self._at
-            )
+            relation = attributes.get("rel", "")
+            self._marks.link("link", relation, attributes.get("href", ""), self._at)
         elif tag == "img":
             self._images += 1
-            found = of_image(attributes)
-            if found is not None:
-                self._add_formula(*found)
+            formula = formula_of_image(attributes)
+            if formula is not None:
+                self._add_formula(*formula)
             elif "alt" in attributes and INITIAL.fullmatch(attributes["alt"].strip()):
                 self._initial = attributes["alt"].strip()
                 self._initial_at = self._at
@@ -247,51 +259,28 @@ class _Reader(Structure):
             self._stack.append(self._add_space)
         else:
             self._stack.append(None)
-        kind, classes, unshown = 0, "", False
+        kind = 0
+        classes = ""
         if attributes:
             if "data-cfemail" in attributes:
                 self.data(address_in(attributes))
-                self._inner = Inner()
+                self._inner = RawElement()
                 return
             classes = attributes.get("class", "")
             kind = read_names(classes)
-            if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
-                unshown = is_unshown(attributes)
-                # A control may open what has an id.
-                is_opened = unshown and ("id" in attributes or names_opened(classes))
-                is_block = is_shown_as_block(attributes) and (
-                    tag == "span" or (tag == "code" and keeps_spaces(attributes))
-                )
-                if is_opened or is_block:
-                    self._stack.pop()
-                    self._start_block(tag, attributes)
-                    return
-                if unshown or (attributes.get("aria-hidden") == "true" and "cap" not in classes):
-                    kind |= HIDDEN
-            if kind & HIDDEN or "MathJax" in classes:
-                is_for_reader = attributes.get("aria-hidden") != "true"
-                self._inner = Unseen(is_for_reader) if kind & HIDDEN and not unshown else Inner()
+            if self._start_unusual_inline(tag, attributes, classes, kind):
                 return
         if (
             kind & MARKED
             or tag == "time"
             or self._open_marks
-            or not _SAY_MORE.isdisjoint(attributes)
+            or not _NOTED_ATTRIBUTES.isdisjoint(attributes)
         ):
             self._note(tag, attributes)
         if tag == "span" and classes in _BREAK_NAMES:
             self._pieces.append(BREAK)
         elif tag == "a" and "href" in attributes:
-            href = attributes["href"]
-            self._links_around += 1
-            self._links += 1
-            self._stack[-1] = self._end_link
-            if href.startswith("#"):
-                self.page.controlled.add(href[1:])
-                if self._at.form == HEADING and self._at.parent is not None:
-                    leave_name(self._at.parent, href[1:])
-            if "rel" in attributes or "creativecommons.org/" in href:
-                self._marks.link(tag, attributes.get("rel", ""), href, self._at)
+            self._start_link(attributes)
         elif tag in _CODE_TAGS:
             self._pieces.append(CODE)
             self._stack[-1] = self._end_code
@@ -303,30 +292,74 @@ class _Reader(Structure):
             self._stack[-1] = partial(self._end_quote, len(self.blocks), len(self._pieces))
             self._pieces.append("“")
 
+    def _start_unusual_inline(
+        self, tag: str, attributes: Attributes, classes: str, kind: int
+    ) -> bool:
+        """Take an inline element that is shown as a block, or is hidden; return whether it is."""
+        is_unshown_itself = False
+        if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
+            is_unshown_itself = is_unshown(attributes)
+            # A control may open an element that has an id.
+            has_control = "id" in attributes or names_opened(classes)
+            is_opened = is_unshown_itself and has_control
+            is_block = is_shown_as_block(attributes) and (
+                tag == "span" or (tag == "code" and keeps_spaces(attributes))
+            )
+            if is_opened or is_block:
+                self._stack.pop()
+                self._start_block(tag, attributes)
+                return True
+            is_decoration = attributes.get("aria-hidden") == "true" and "cap" not in classes
+            if is_unshown_itself or is_decoration:
+                kind |= HIDDEN
+        if not kind & HIDDEN and "MathJax" not in classes:
+            return False
+        if kind & HIDDEN and not is_unshown_itself:
+            self._inner = Unseen(is_for_reader=attributes.get("aria-hidden") != "true")
+        else:
+            self._inner = RawElement()
+        return True
+
+    def _start_link(self, attributes: Attributes) -> None:
+        href = attributes["href"]
+        self._links_around += 1
+        self._links += 1
+        self._stack[-1] = self._end_link
+        if href.startswith("#"):
+            self.page.controlled.add(href[1:])
+            if self._at.form == HEADING and self._at.parent is not None:
+                ignore_name(self._at.parent, href[1:])
+        if "rel" in attributes or "creativecommons.org/" in href:
+            self._marks.link("a", attributes.get("rel", ""), href, self._at)
+
     def _end_link(self) -> None:
         self._links_around -= 1
         if self._flex is not None and self._stack[-1] is self._flex:
             self._add_space()
 
     def _start_unseen(self, tag: str, attributes: Attributes) -> None:
+        """Take an element that a browser does not show as text, or shows in its own way."""
         is_shadow = tag == "template" and (
             "shadowrootmode" in attributes or "shadowroot" in attributes
         )
-        if is_shadow or (
-            tag == "noscript" and not self._pieces
-        ):  # that of a page for browsers without scripts
+        # A <noscript> between two blocks may be the page for browsers without scripts.
+        if is_shadow or (tag == "noscript" and not self._pieces):
             self._start_block(tag, attributes)
             return
         self._stack.append(None)
+        if tag == "math":
+            self._inner = Formula(attributes)
+            return
         kind = attributes.get("type", "").strip().lower() if tag == "script" else ""
-        is_needed = (tag == "title" and self.page.title is None) or kind.startswith(
-            ("application/ld+json", "math/tex")
-        )
-        self._inner = Formula(attributes) if tag == "math" else Inner(kind if is_needed else None)
+        is_title = tag == "title" and self.page.title is None
+        is_needed = is_title or kind.startswith(("application/ld+json", "math/tex"))
+        self._inner = RawElement(kind if is_needed else None)
 
     def _end_inner(self) -> None:
-        inner, self._inner = self._inner, None
-        if isinstance(inner, Lines):
+        """Take the end of an element whose content was read on its own."""
+        inner = self._inner
+        self._inner = None
+        if isinstance(inner, PreText):
             self._add_lines(inner)
         elif isinstance(inner, Formula):
             latex = inner.latex()
@@ -343,10 +376,11 @@ class _Reader(Structure):
             elif inner.kind.startswith("application/ld+json"):
                 self.page.scripts.append(text)
             else:
-                self._add_formula(cleaned(text), "mode=display" in inner.kind)
+                self._add_formula(clean_latex(text), "mode=display" in inner.kind)
 
     def _start_button(self, tag: str, attributes: Attributes) -> None:
-        if self._at.form == HEADING and not self._pieces:  # a heading that opens the text below it
+        # A button in a heading opens the text below it.
+        if self._at.form == HEADING and not self._pieces:
             self._stack.append(None)
             self._note(tag, attributes)
         else:

@@ -28,23 +28,24 @@ _MARKS = str.maketrans({CODE: "`", FORMULA: "$", DISPLAY: "$$"})
 
 
 def plain_text(blocks: Sequence[Block]) -> str:
-    """Blocks as plain text."""
+    """Return blocks as plain text."""
     return "\n".join(block.text for block in blocks)
 
 
 def markdown(blocks: Sequence[Block]) -> str:
-    """Blocks as Markdown, with the lists and quotes of their containers."""
+    """Return blocks as Markdown, with the lists and quotes of their containers."""
     writer = _Writer()
-    for table, some in groupby(
-        blocks, lambda block: block.container if block.form == ROW else None
-    ):
+    for table, group in groupby(blocks, _table_of):
         if table is not None:
-            rows = list(some)
-            writer.write(_table(rows), table)
+            writer.write(_table(list(group)), table)
             continue
-        for block in some:
+        for block in group:
             writer.write(_block(block), block.container)
     return "\n".join(writer.lines)
+
+
+def _table_of(block: Block) -> Container | None:
+    return block.container if block.form == ROW else None
 
 
 def _block(block: Block) -> str:
@@ -60,62 +61,82 @@ def _block(block: Block) -> str:
 
 
 def _table(rows: Sequence[Block]) -> str:
-    """Rows of one table; without a header row, the table gets an empty one, which Markdown
-    requires."""
-    cells = [
-        [
-            cell.translate(_MARKS).replace("|", "\\|").replace("\n", "<br>")
-            for cell in row.cells or ()
-        ]
-        for row in rows
-    ]
-    width = max(map(len, cells))
+    """Return the rows of one table.
+
+    A table without a header row gets an empty one, which Markdown requires.
+    """
+    lines = [[_escape_cell(cell) for cell in row.cells or ()] for row in rows]
+    width = max(map(len, lines))
     if not rows[0].is_header:
-        cells.insert(0, [])
-    cells.insert(1, ["---"] * width)
-    return "\n".join(f"| {' | '.join(row + [''] * (width - len(row)))} |" for row in cells)
+        lines.insert(0, [])
+    lines.insert(1, ["---"] * width)
+    return "\n".join(f"| {' | '.join(line + [''] * (width - len(line)))} |" for line in lines)
+
+
+def _escape_cell(cell: str) -> str:
+    return cell.translate(_MARKS).replace("|", "\\|").replace("\n", "<br>")
 
 
 class _Writer:
-    """The lines so far, and the items and quotes around the last one."""
+    """The lines so far.
+
+    Attributes:
+      lines: the lines.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._started: dict[
-            Container, int
-        ] = {}  # items with text so far → indentation of their further lines
-        self._around: list[Container] = []
+        # For each item with text so far the indentation of its further lines.
+        self._indentation_of_item: dict[Container, int] = {}
+        # The items and quotes around the last block, the outermost first.
+        self._last_ancestors: list[Container] = []
 
     def write(self, text: str, container: Container) -> None:
-        around = [one for one in container.around() if one.tag in ("li", "blockquote")][
-            ::-1
-        ]  # the outermost first
-        if self.lines and not self._follows_closely(around):
-            shared = [one for one, other in zip(around, self._around, strict=False) if one is other]
-            self.lines.append("".join(map(self._indentation, shared)).rstrip())
-        first, rest = "", ""
-        for one in around:
-            if one in self._started or one.tag == "blockquote":
-                first += self._indentation(one)
+        """Add a text in its items and quotes."""
+        ancestors = [one for one in container.ancestors() if one.tag in ("li", "blockquote")]
+        ancestors.reverse()
+        if self.lines and not self._follows_closely(ancestors):
+            self.lines.append(self._empty_line(ancestors))
+        first_prefix = ""
+        rest_prefix = ""
+        for ancestor in ancestors:
+            if ancestor in self._indentation_of_item or ancestor.tag == "blockquote":
+                first_prefix += self._indentation(ancestor)
             else:
-                marker = f"{one.number}. " if one.number >= 0 else "- "
-                self._started[one] = len(marker)
-                first += marker
-            rest += self._indentation(one)
+                marker = f"{ancestor.number}. " if ancestor.number >= 0 else "- "
+                self._indentation_of_item[ancestor] = len(marker)
+                first_prefix += marker
+            rest_prefix += self._indentation(ancestor)
         for number, line in enumerate(text.split("\n")):
-            self.lines.append((rest if number else first) + line if line else rest.rstrip())
-        self._around = around
+            prefix = rest_prefix if number else first_prefix
+            self.lines.append(prefix + line if line else rest_prefix.rstrip())
+        self._last_ancestors = ancestors
 
-    def _follows_closely(self, around: list[Container]) -> bool:
-        """Whether a block starts another item of the same list, which needs no empty line before
-        it."""
-        if not around or around[-1] in self._started or around[-1].tag == "blockquote":
+    def _empty_line(self, ancestors: list[Container]) -> str:
+        """Return the line between two blocks, within the quotes that both are in."""
+        shared = []
+        for ancestor, last_ancestor in zip(ancestors, self._last_ancestors, strict=False):
+            if ancestor is last_ancestor:
+                shared.append(self._indentation(ancestor))
+        return "".join(shared).rstrip()
+
+    def _follows_closely(self, ancestors: list[Container]) -> bool:
+        """Return whether a block starts another item of the same list.
+
+        It needs no empty line before it.
+        """
+        if not ancestors or ancestors[-1].tag == "blockquote":
             return False
-        return not _lists(around).isdisjoint(_lists(self._around))
+        if ancestors[-1] in self._indentation_of_item:
+            return False
+        return not _lists(ancestors).isdisjoint(_lists(self._last_ancestors))
 
     def _indentation(self, container: Container) -> str:
-        return "> " if container.tag == "blockquote" else " " * self._started.get(container, 0)
+        if container.tag == "blockquote":
+            return "> "
+        return " " * self._indentation_of_item.get(container, 0)
 
 
-def _lists(around: list[Container]) -> set[Container | None]:
-    return {one.parent for one in around if one.tag != "blockquote"}
+def _lists(ancestors: list[Container]) -> set[Container | None]:
+    """Return the lists that items are in."""
+    return {ancestor.parent for ancestor in ancestors if ancestor.tag != "blockquote"}

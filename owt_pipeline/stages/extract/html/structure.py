@@ -1,5 +1,4 @@
-"""From the parser's events to blocks of text, and what lists, tables, headings and parts of a
-page mean for them.
+"""Blocks of text from the parser's events, with the effects of lists, tables and headings.
 
 Whether a table has data is decided when it ends, from the blocks in it (`tables`).
 """
@@ -14,8 +13,6 @@ from owt_pipeline.stages.extract.html.blocks import (
     CODE,
     DISPLAY,
     FORMULA,
-    HEADING,
-    ITEM,
     OTHER,
     PARAGRAPH,
     PREFORMATTED,
@@ -23,8 +20,15 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
-from owt_pipeline.stages.extract.html.inner import Inner, Lines, Unseen, counts_up, is_line_number
-from owt_pipeline.stages.extract.html.marks import Marks, PageRead
+from owt_pipeline.stages.extract.html.initials import INITIAL, is_initial, with_initial
+from owt_pipeline.stages.extract.html.inner import (
+    PreText,
+    RawElement,
+    Unseen,
+    counts_up,
+    is_line_number,
+)
+from owt_pipeline.stages.extract.html.marks import MarkCollector, ParsedPage
 from owt_pipeline.stages.extract.html.names import CHROME
 from owt_pipeline.stages.extract.html.tables import (
     MAX_SPAN,
@@ -36,20 +40,15 @@ from owt_pipeline.stages.extract.html.tables import (
 
 BREAK = "\x00"
 """Represents `<br>` until a block is complete; parsed text has no zero characters."""
-INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
-"""A letter that begins a text and is larger than it."""
-_CAPITALS = re.compile(r"(?:[^\W\d_a-z] )?[^\W\d_a-z]{2,}(?=[\s,’'-])")
-"""The capitals after a large letter, as in `T` and `HE FERRY to the islands`."""
-_LETTER_WORDS = frozenset("AEIOYÀÉ")  # letters that are words of English, French, Italian, Spanish
 _MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others only
-_MIN_CHARS_AFTER_CAPITALS = 30  # of a text that is not a title in capitals
 TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
 """Forms of text that may begin with a large letter."""
 # What a script writes that takes an object for a text.
 _SCRIPT_OBJECT = "[object Object]"
-_LINE_ENDS, _EMPTY_LINES = re.compile("\n+"), re.compile("\n{3,}")
+_LINE_ENDS = re.compile("\n+")
+_EMPTY_LINES = re.compile("\n{3,}")
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
-_LONGEST_SCRIPT = 20  # pieces of text
+_MAX_SCRIPT_PIECES = 20
 # Superscripts that keep meaning after a digit, a bracket or a word of one or two letters; `e` and
 # `o` are ordinals.
 _EXPONENT = re.compile(r"[-−–+]?(?:\d+[a-z]?|[bijkmnpqtxyzA-Z])(?:[-−–+](?:\d+|[a-z]))?[-−–+]?")
@@ -61,11 +60,15 @@ Opened = Container | Callable[[], None] | None
 STYLED_TAGS = frozenset(("div", "p", "span", "code"))
 """Elements that are preformatted if their style keeps spaces."""
 PREFORMATTED_TAGS = frozenset(("pre", "listing", "xmp", "plaintext"))
-_MOST_HEADINGS, _LONGEST_HEADING = 50, 1000
-_MOST_IN_FIGURE = 200  # blocks
-_MOST_SKIPPED = (
-    4  # most characters of navigation and footers left out, as a multiple of the others'
-)
+_MAX_HEADINGS = 50
+_MAX_HEADING_CHARS = 1000
+_MAX_BLOCKS_IN_FIGURE = 200
+# Characters of navigation and footers that may be left out, for each character of other text.
+_MAX_SKIPPED_SHARE = 4
+# Navigation and footers are left out if links are a larger share of them.
+_MIN_LINKED_SHARE = 0.6
+# A footer with less text that is not linked is left out, too.
+_MIN_FOOTER_CHARS = 400
 WITH_END = frozenset(("h1", "td", "th", "table", "figure", "nav", "footer", "noscript"))
 SPECIAL = PREFORMATTED_TAGS | {"li", "ol", "table", "tr", "td", "th", "thead", "caption"}
 
@@ -78,34 +81,48 @@ _MAX_JOINED_LINES = 20_000
 
 
 class Structure:
-    """The blocks and containers so far, the open parts of the page, and the text since the end
-    of the last block."""
+    """The blocks and containers so far, and the text since the end of the last block.
+
+    Attributes:
+      page: the page that is read.
+      blocks: its blocks.
+    """
 
     def __init__(self) -> None:
-        self.page = PageRead()
+        self.page = ParsedPage()
         self.blocks = self.page.blocks
-        self._marks = Marks(self.page)
+        self._marks = MarkCollector(self.page)
         self._open_marks = self._marks.open
-        self._inner: Inner | None = None
-        self._at = self._body = Container(
-            0, "body", None, OTHER
-        )  # the container of the text that follows
-        self._count = 1  # containers so far
+        self._inner: RawElement | None = None
+        self._body = Container(0, "body", None, OTHER)
+        # The container of the text that follows.
+        self._at = self._body
+        # The number of containers so far.
+        self._count = 1
         self._stack: list[Opened] = []
         # The latest container whose inline elements stand side by side, with space between them.
         self._flex: Container | None = None
         self._pieces: list[str] = []
-        self._link_chars = self._links = self._images = 0
+        # The linked characters, links and images in the pieces.
+        self._link_chars = 0
+        self._links = 0
+        self._images = 0
+        # The number of open links.
         self._links_around = 0
-        self._initial = ""  # a letter that is an image or is hidden from screen readers
-        self._initial_at = self._at  # the container that it is in, or was in if that has ended
+        # A large first letter that is an image or is hidden from screen readers, and the container
+        # that it is in, or was in if that has ended.
+        self._initial = ""
+        self._initial_at = self._at
         # The latest inline elements that are for screen readers only, and for all others only,
         # and where they are: the number of blocks and of pieces before them.
-        self._for_readers, self._for_eyes = "", ""
+        self._for_readers = ""
+        self._for_eyes = ""
         self._unseen_at = 0, 0
-        self._skipped: list[Block] = []  # those of navigation and footers
-        self._tables: list[Table] = []  # open ones
-        self._last_line: Container | None = None  # the latest container of code
+        # The blocks of navigation and footers.
+        self._skipped: list[Block] = []
+        self._open_tables: list[Table] = []
+        # The latest container of code.
+        self._last_line: Container | None = None
 
     def data(self, text: str) -> None:
         """Take text from the parser."""
@@ -114,12 +131,11 @@ class Structure:
             return
         if self._open_marks:
             self._marks.add(text)
-        if (
-            not self._pieces and text.isspace() and "\xa0" not in text
-        ):  # half of all texts, between two blocks
+        # Half of all texts are white space between two blocks.
+        if not self._pieces and text.isspace() and "\xa0" not in text:
             return
         if self._initial:
-            text = _with_initial(self._initial, text)
+            text = with_initial(self._initial, text)
             self._initial = ""
         if self._links_around:
             if text in _LINKS_TO_SELF:
@@ -128,42 +144,29 @@ class Structure:
         self._pieces.append(text)
 
     def _end_block(self) -> None:
-        joined = "".join(self._pieces)
-        marked = None
-        if (
-            joined.isprintable() and "  " not in joined
-        ):  # nothing but text and single blanks, which is quickly known
-            text = joined.strip()
-        elif not (BREAK in joined or CODE in joined or FORMULA in joined or DISPLAY in joined):
-            text = " ".join(joined.split())
-        else:
-            lines = "\n".join(
-                " ".join(line.split()) for line in joined.replace(CODE + CODE, "").split(BREAK)
-            )
-            if lines.count(CODE) % 2:  # code begins or ends around other blocks
-                lines = lines.replace(CODE, "")
-            unmarked = lines.replace(CODE, "").replace(FORMULA, "").replace(DISPLAY, "")
-            text = _LINE_ENDS.sub("\n", unmarked).strip()
-            marked = _EMPTY_LINES.sub("\n\n", lines.strip("\n"))
+        """Make a block of the pieces."""
+        text, marked = _read_pieces("".join(self._pieces))
         if text and text != _SCRIPT_OBJECT:
             self._marks.end_block(text)
             container = self._at
+            link_chars = min(self._link_chars, len(text))
             block = Block(
-                container.form,
-                text,
-                min(self._link_chars, len(text)),
-                container,
-                marked if marked != text else None,
+                container.form, text, link_chars, container, marked if marked != text else None
             )
-            block.links, block.images, self._images = self._links, self._images, 0
+            block.links = self._links
+            block.images = self._images
+            self._images = 0
             last = self.blocks[-1] if self.blocks else None
-            if last is not None and last.chars < 4 and _is_initial(last, block):
+            if last is not None and last.chars < 4 and is_initial(last, block):
                 self.blocks.pop()
                 block.text = last.text + text
                 block.marked = block.marked and last.text + block.marked
                 block.chars = len(block.text)
             self.blocks.append(block)
-        self._pieces, self._link_chars, self._links, self._initial = [], 0, 0, ""
+        self._pieces = []
+        self._link_chars = 0
+        self._links = 0
+        self._initial = ""
 
     def _leave_initial(self, container: Container) -> None:
         """Keep a letter at the end of a container that has nothing else, like a figure, for the
@@ -185,8 +188,9 @@ class Structure:
         if position != self._unseen_at:
             self._unseen_at = position
             self._for_readers = self._for_eyes = ""
+        # Comparing takes the square.
         if len(self._for_readers) + len(self._for_eyes) > _MAX_UNSEEN_CHARS:
-            return  # comparing takes the square
+            return
         if unseen.is_for_reader:
             self._for_readers += text
         else:
@@ -198,11 +202,16 @@ class Structure:
         elif self._pieces or self._links_around or self._at.form not in TEXT_FORMS:
             return
         elif not unseen.is_for_reader and INITIAL.fullmatch(self._for_eyes):
-            self._initial, self._initial_at = self._for_eyes, self._at
+            self._initial = self._for_eyes
+            self._initial_at = self._at
 
     def _add_formula(self, latex: str, is_large: bool) -> None:
-        if not latex or (self._pieces and self._pieces[-1].strip(FORMULA + DISPLAY) == latex):
-            return  # the same formula as MathML and as an image
+        """Add a formula; `is_large` if it stands on lines of its own."""
+        if not latex:
+            return
+        if self._pieces and self._pieces[-1].strip(FORMULA + DISPLAY) == latex:
+            # The same formula, as MathML and as an image.
+            return
         mark = DISPLAY if is_large else FORMULA
         self._pieces.append(f"{mark}{latex}{mark}")
 
@@ -213,10 +222,13 @@ class Structure:
     def _end_code(self) -> None:
         self._pieces.append(CODE)
 
-    def _end_quote(self, blocks: int, start: int) -> None:
-        """Close a `<q>`, whose quotation mark is the piece `start`, unless it has its own or a
-        block ended in it."""
-        if blocks < len(self.blocks):
+    def _end_quote(self, num_blocks: int, start: int) -> None:
+        """Close a `<q>`, unless it has its own quotation marks or a block ended in it.
+
+        `num_blocks` is the number of blocks at its start, `start` the index of its quotation mark
+        in the pieces.
+        """
+        if num_blocks < len(self.blocks):
             return
         inner = "".join(self._pieces[start + 1 :]).strip()
         if not inner or inner[0] in '"“”„«»‘‚「':
@@ -224,14 +236,15 @@ class Structure:
         else:
             self._pieces.append("”")
 
-    def _end_superscript(self, blocks: int, start: int, link_chars: int) -> None:
-        """Write a superscript, which is the text from the piece `start` on: `10^6` is not 106."""
-        if blocks < len(self.blocks) or len(self._pieces) >= start + _LONGEST_SCRIPT:
+    def _end_superscript(self, num_blocks: int, start: int, link_chars: int) -> None:
+        """Write a superscript, the text from the piece `start` on: `10^6` is not 106.
+
+        `num_blocks` and `link_chars` are the numbers at its start.
+        """
+        if num_blocks < len(self.blocks) or len(self._pieces) >= start + _MAX_SCRIPT_PIECES:
             return
-        text, before = (
-            "".join(self._pieces[start:]),
-            "".join(self._pieces[max(start - 8, 0) : start]),
-        )
+        text = "".join(self._pieces[start:])
+        before = "".join(self._pieces[max(start - 8, 0) : start])
         script = text.strip()
         is_note = self._link_chars > link_chars
         if is_note and script.isdecimal():
@@ -241,75 +254,95 @@ class Structure:
             self._pieces[start:] = [f"^{written}", text[len(text.rstrip()) :]]
 
     def _start_special(self, tag: str, attributes: Mapping[str, str], container: Container) -> None:
-        around = container.parent or container
+        """Take the start of code, and of a part of a list or a table."""
+        parent = container.parent or container
         is_line = tag == "td" and self._is_numbered_line(attributes)
         if is_line or tag in PREFORMATTED_TAGS:
-            self._inner = Lines(container.names)
+            self._inner = PreText(container.names)
         if tag == "li":
-            if around.tag == "ol":
-                container.number = _integer(attributes.get("value"), around.number)
-                around.number = container.number + 1
+            if parent.tag == "ol":
+                container.number = _integer(attributes.get("value"), parent.number)
+                parent.number = container.number + 1
         elif tag == "ol":
             container.number = _integer(attributes.get("start"), 1)
         elif tag == "table":
-            self._tables.append(
-                Table(container, attributes.get("role") in ("presentation", "none"))
-            )
-        elif self._tables:
-            table = self._tables[-1]
+            is_layout = attributes.get("role") in ("presentation", "none")
+            self._open_tables.append(Table(container, is_layout))
+        elif self._open_tables:
+            table = self._open_tables[-1]
             table.has_headers |= tag in ("th", "thead", "caption")
             if tag == "tr":
-                table.rows.append((around.tag == "thead", []))
-            elif tag in ("td", "th") and table.rows and around.tag == "tr":
-                spans = (_integer(attributes.get(name), 1) for name in ("colspan", "rowspan"))
-                columns, rows = (min(max(span, 1), MAX_SPAN) for span in spans)
-                cell = Cell(container, columns, rows, is_line_number=is_line_number(attributes))
+                table.rows.append((parent.tag == "thead", []))
+            elif tag in ("td", "th") and table.rows and parent.tag == "tr":
+                cell = Cell(
+                    container,
+                    columns=_span(attributes, "colspan"),
+                    rows=_span(attributes, "rowspan"),
+                    is_line_number=is_line_number(attributes),
+                )
                 table.rows[-1][1].append(cell)
 
     def _is_numbered_line(self, attributes: Mapping[str, str]) -> bool:
         """Return whether a cell that starts is a line of code: the one before it has its number."""
-        if not self._tables or not self._tables[-1].rows or is_line_number(attributes):
+        if not self._open_tables or not self._open_tables[-1].rows or is_line_number(attributes):
             return False
-        cells = self._tables[-1].rows[-1][1]
+        cells = self._open_tables[-1].rows[-1][1]
         if not cells or not all(cell.is_line_number for cell in cells):
             return False
         return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
 
     def _end_special(self, tag: str, container: Container) -> None:
-        found = self.blocks[container.start :]
+        """Take the end of an element of WITH_END."""
+        blocks = self.blocks[container.start :]
         if tag == "h1":
-            if len(self.page.headings) < _MOST_HEADINGS:
-                text = " ".join(" ".join(block.text for block in found).split())
-                self.page.headings.append(text[:_LONGEST_HEADING])
+            if len(self.page.headings) < _MAX_HEADINGS:
+                text = " ".join(" ".join(block.text for block in blocks).split())
+                self.page.headings.append(text[:_MAX_HEADING_CHARS])
         elif tag in ("td", "th"):
-            cells = self._tables[-1].rows[-1][1] if self._tables and self._tables[-1].rows else []
-            if cells and cells[-1].container is container:
-                cells[-1].blocks = found
+            self._end_cell(container, blocks)
         elif tag == "table":
-            self._end_table(self._tables.pop(), found)
+            self._end_table(self._open_tables.pop(), blocks)
         elif tag == "figure":
-            if any(block.form in (ROW, PREFORMATTED) for block in found[:_MOST_IN_FIGURE]):
+            if any(block.form in (ROW, PREFORMATTED) for block in blocks[:_MAX_BLOCKS_IN_FIGURE]):
                 container.kind &= ~CHROME
         elif tag == "noscript":
-            if all(block.form != PARAGRAPH for block in found):
-                del self.blocks[
-                    container.start :
-                ]  # not the page for browsers without scripts, but a notice
-        elif all(around.tag not in _OF_PAGE for around in islice(container.around(), 1, None)):
-            # Navigation and a footer that are mostly links, if they are not most of the page.
-            chars = sum(block.chars for block in found)
-            links = sum(block.link_chars for block in found)
-            if links > 0.6 * chars or (tag == "footer" and chars - links < 400):
-                self._skipped += found
+            if all(block.form != PARAGRAPH for block in blocks):
+                # A notice, not the page for browsers without scripts.
+                del self.blocks[container.start :]
+        else:
+            self._end_navigation(container, blocks)
+
+    def _end_cell(self, container: Container, blocks: list[Block]) -> None:
+        if not self._open_tables or not self._open_tables[-1].rows:
+            return
+        cells = self._open_tables[-1].rows[-1][1]
+        if cells and cells[-1].container is container:
+            cells[-1].blocks = blocks
+
+    def _end_navigation(self, container: Container, blocks: list[Block]) -> None:
+        """Skip navigation and a footer of the page that are mostly links.
+
+        `_leave_skipped` brings them back if they are most of the page.
+        """
+        ancestors = islice(container.ancestors(), 1, None)
+        if any(ancestor.tag in _OF_PAGE for ancestor in ancestors):
+            return
+        chars = sum(block.chars for block in blocks)
+        link_chars = sum(block.link_chars for block in blocks)
+        is_short_footer = container.tag == "footer" and chars - link_chars < _MIN_FOOTER_CHARS
+        if link_chars > _MIN_LINKED_SHARE * chars or is_short_footer:
+            self._skipped += blocks
 
     def _leave_skipped(self) -> None:
+        """Leave out the skipped blocks, unless they are most of the page."""
         skipped = set(self._skipped)
         kept = [block for block in self.blocks if block not in skipped]
         chars = sum(block.chars for block in self._skipped)
-        if kept and chars <= _MOST_SKIPPED * sum(block.chars for block in kept):
+        if kept and chars <= _MAX_SKIPPED_SHARE * sum(block.chars for block in kept):
             self.page.blocks = kept
 
-    def _add_lines(self, lines: Lines) -> None:
+    def _add_lines(self, lines: PreText) -> None:
+        """Add code, as a block of its own or to the line of code before it."""
         text = lines.text()
         is_continued = self._continues_lines()
         self._last_line = self._at
@@ -317,75 +350,64 @@ class Structure:
             last = self.blocks[-1]
             last.text = f"{last.text}\n{text}"
             last.chars = len(last.text)
-        elif text.strip() and not (
-            self._tables and counts_up(text)
-        ):  # the numbers of lines in another cell
+            return
+        # In a table these may be the numbers of the lines in another cell.
+        is_numbering = bool(self._open_tables) and counts_up(text)
+        if text.strip() and not is_numbering:
             self.blocks.append(Block(PREFORMATTED, text, 0, self._at, lines.language))
 
     def _continues_lines(self) -> bool:
         """Return whether the last block is the line of code before that of the open container:
         the style of both keeps spaces."""
-        last, line = self.blocks[-1] if self.blocks else None, self._last_line
-        if last is None or line is None or self._at.tag not in STYLED_TAGS:
+        line = self._last_line
+        if not self.blocks or line is None or self._at.tag not in STYLED_TAGS:
             return False
+        last = self.blocks[-1]
         if last.form != PREFORMATTED or last.chars > _MAX_JOINED_LINES:
             return False
         is_next = line.end == self._at.index and line.parent is self._at.parent
         return is_next and line.tag == self._at.tag and last.container.parent is line.parent
 
-    def _end_table(self, table: Table, found: list[Block]) -> None:
+    def _end_table(self, table: Table, blocks: list[Block]) -> None:
+        """Replace the blocks in a table by its code or its rows, unless it is a layout."""
         container = table.container
-        lines = numbered_lines(table, found)
-        if lines is not None:
-            self.blocks[container.start :] = [lines]
-            self._count, container.children = container.index + 1, 0
-            container.end = self._count
+        code = numbered_lines(table, blocks)
+        rows = [code] if code is not None else rows_of_data(table, blocks)
+        if rows is None:
             return
-        rows = rows_of_data(table, found)
-        if rows is not None:
-            self.blocks[container.start :] = rows
-            self._count, container.children = container.index + 1, 0
-            for block in rows:
-                if block.form != ROW:
-                    block.container = Container(self._count, "caption", container, OTHER)
-                    self._count += 1
-                    container.children += 1
-            container.end = self._count
+        self.blocks[container.start :] = rows
+        self._count = container.index + 1
+        container.children = 0
+        captions = [block for block in rows if block.form != ROW and block is not code]
+        for block in captions:
+            block.container = Container(self._count, "caption", container, OTHER)
+            self._count += 1
+            container.children += 1
+        container.end = self._count
 
 
-def _is_initial(last: Block, block: Block) -> bool:
-    """Whether the block before is the first letter of this one, which an element of its own
-    makes large."""
-    if last.form in (ITEM, HEADING, ROW) or block.form in (ITEM, HEADING):
-        return False
-    return INITIAL.fullmatch(last.text) is not None and _continues(last.text, block.text)
+def _read_pieces(joined: str) -> tuple[str, str | None]:
+    """Return the text of joined pieces, and the text with its marks; None if it has no marks."""
+    # Most texts have only printable characters and single spaces, which is quickly known.
+    if joined.isprintable() and "  " not in joined:
+        return joined.strip(), None
+    if not (BREAK in joined or CODE in joined or FORMULA in joined or DISPLAY in joined):
+        return " ".join(joined.split()), None
+    lines = joined.replace(CODE + CODE, "").split(BREAK)
+    marked = "\n".join([" ".join(line.split()) for line in lines])
+    if marked.count(CODE) % 2:
+        # Code begins or ends around other blocks.
+        marked = marked.replace(CODE, "")
+    text = marked.replace(CODE, "").replace(FORMULA, "").replace(DISPLAY, "")
+    return _LINE_ENDS.sub("\n", text).strip(), _EMPTY_LINES.sub("\n\n", marked.strip("\n"))
 
 
-def _continues(initial: str, text: str) -> bool:
-    """Return whether a text continues the word that a large letter begins.
-
-    It starts in lower case, or with other capitals and then goes on in lower case. An entry of an
-    index starts with the same letter as its heading, and a question after `Q` with any.
-    """
-    if text[:1].islower():
-        return True
-    capitals = _CAPITALS.match(text)
-    if capitals is None or not capitals[0].isupper() or text.isupper():
-        return False
-    is_index = text[0] == initial[-1] or (initial == "Q" and text[0] != "U")
-    is_one_letter = sum(map(str.isalpha, initial)) == 1
-    return is_one_letter and not is_index and len(text) >= _MIN_CHARS_AFTER_CAPITALS
-
-
-def _with_initial(initial: str, text: str) -> str:
-    """Return a text with the large letter before it, if the two are one."""
-    start = text.lstrip()
-    if not _continues(initial, start):
-        return text
-    is_word = initial in _LETTER_WORDS and text[0] == " "
-    return f"{initial} {start}" if is_word else initial + start
+def _span(attributes: Mapping[str, str], name: str) -> int:
+    """Return the number of columns or rows that a cell spans."""
+    return min(max(_integer(attributes.get(name), 1), 1), MAX_SPAN)
 
 
 def _integer(text: str | None, otherwise: int) -> int:
+    """Return the number in an attribute; `otherwise` for anything else."""
     text = (text or "").strip()
     return int(text) if text.isdecimal() and len(text) < 10 else otherwise

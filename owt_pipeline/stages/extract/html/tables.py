@@ -14,15 +14,24 @@ from owt_pipeline.stages.extract.html.blocks import (
     Container,
 )
 
-MAX_SPAN = 50  # columns or rows; some pages use 1000 for "all"
-_MAX_COLUMNS = 100  # in further columns, cells that span several count once
-_LONGEST_CELL = 800  # characters; longer ones are the columns of a layout
+# Columns or rows that one cell spans. Some pages write 1000 for "all".
+MAX_SPAN = 50
+# In further columns, a cell that spans several counts once.
+_MAX_COLUMNS = 100
+# A longer cell is a column of a layout.
+_MAX_CELL_CHARS = 800
 
 
 @dataclass
 class Cell:
-    """A cell: the columns and rows it spans, its blocks, and whether it is marked as the number
-    of a line of code."""
+    """A cell of a table.
+
+    Attributes:
+      container: its container.
+      columns, rows: the numbers of columns and rows that it spans.
+      blocks: its text.
+      is_line_number: whether it is marked as the number of a line of code.
+    """
 
     container: Container
     columns: int
@@ -65,67 +74,88 @@ def numbered_lines(table: Table, blocks: list[Block]) -> Block | None:
 
 
 def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:
-    """The captions and the rows of a data table with these blocks; None for a layout table."""
-    cells = [cell for _, row in table.rows for cell in row]
-    widths = {sum(cell.columns for cell in row) for _, row in table.rows if row}
-    if (
-        table.is_layout
-        or max(widths, default=0) < 2
-        or (not table.has_headers and len(table.rows) < 2)
-    ):
+    """Return the captions and the rows of a data table; None for a layout table.
+
+    `blocks` are those in the table.
+    """
+    if not _is_data(table):
         return None
-    found = [
-        block
-        for block in blocks
-        if any(one.tag == "caption" for one in islice(block.container.around(), 2))
-    ]
-    if len(found) + sum(len(cell.blocks) for cell in cells) < len(blocks):
-        return None  # some text is in no cell
-    if any(sum(block.chars for block in cell.blocks) > _LONGEST_CELL for cell in cells):
+    cells = [cell for _, row in table.rows for cell in row]
+    captions = [block for block in blocks if _is_in_caption(block)]
+    if len(captions) + sum(len(cell.blocks) for cell in cells) < len(blocks):
+        # Some text is in no cell.
+        return None
+    if any(sum(block.chars for block in cell.blocks) > _MAX_CELL_CHARS for cell in cells):
         return None
     grid = _grid([row for _, row in table.rows])
-    empty = min(
-        next((i for i, cell in enumerate(row) if cell and cell.blocks), len(row)) for row in grid
-    )
+    num_empty = min(map(_num_empty_at_start, grid))
+    rows = captions
     for (is_head, row_cells), placed in zip(table.rows, grid, strict=True):
-        of_cells = [cell.blocks if cell else [] for cell in placed]
-        text = "\t".join(
-            " ".join(" ".join(b.text.split()) for b in some) for some in of_cells[empty:]
-        ).rstrip()
-        if text:
-            links = sum(block.link_chars for some in of_cells for block in some)
-            row = Block(ROW, text, min(links, len(text)), table.container)
-            row.cells = tuple("\n".join(map(_in_cell, some)) for some in of_cells)
-            row.is_header = is_head or all(cell.container.tag == "th" for cell in row_cells)
-            found.append(row)
-    return found
+        blocks_by_column = [cell.blocks if cell else [] for cell in placed]
+        texts = [_plain_cell(cell_blocks) for cell_blocks in blocks_by_column[num_empty:]]
+        text = "\t".join(texts).rstrip()
+        if not text:
+            continue
+        link_chars = sum(block.link_chars for column in blocks_by_column for block in column)
+        row = Block(ROW, text, min(link_chars, len(text)), table.container)
+        row.cells = tuple("\n".join(map(_in_cell, column)) for column in blocks_by_column)
+        row.is_header = is_head or all(cell.container.tag == "th" for cell in row_cells)
+        rows.append(row)
+    return rows
+
+
+def _is_data(table: Table) -> bool:
+    """Return whether a table has several columns, and headers or several rows."""
+    if table.is_layout or (not table.has_headers and len(table.rows) < 2):
+        return False
+    return any(sum(cell.columns for cell in row) > 1 for _, row in table.rows)
+
+
+def _is_in_caption(block: Block) -> bool:
+    return any(container.tag == "caption" for container in islice(block.container.ancestors(), 2))
+
+
+def _num_empty_at_start(row: list[Cell | None]) -> int:
+    """Return the number of columns before the first one with text; all if none has text."""
+    for column, cell in enumerate(row):
+        if cell and cell.blocks:
+            return column
+    return len(row)
+
+
+def _plain_cell(blocks: list[Block]) -> str:
+    return " ".join(" ".join(block.text.split()) for block in blocks)
 
 
 def _in_cell(block: Block) -> str:
+    """Return the text of a block as a line or lines of a cell in Markdown."""
     if block.form == PREFORMATTED:
         return "\n".join(f"{CODE}{line}{CODE}" for line in block.text.split("\n") if line)
-    return f"- {block.marked or block.text}" if block.form == ITEM else block.marked or block.text
+    text = block.marked or block.text
+    return f"- {text}" if block.form == ITEM else text
 
 
 def _grid(rows: list[list[Cell]]) -> list[list[Cell | None]]:
-    """The cells of each row by column; None if another cell spans."""
+    """Return the cells of each row by column; None where another cell spans."""
     grid = []
-    below: dict[int, int] = {}  # column → rows further down that a cell still spans
-    for own in rows:
+    # For each column the number of rows further down that a cell still spans.
+    rows_spanned: dict[int, int] = {}
+    for row in rows:
         placed: list[Cell | None] = []
-        for cell in own:
-            _skip_spanned(placed, below)
+        for cell in row:
+            _skip_spanned(placed, rows_spanned)
             for column in range(cell.columns):
                 if cell.rows > 1:
-                    below[len(placed)] = cell.rows - 1
+                    rows_spanned[len(placed)] = cell.rows - 1
                 if not column or len(placed) < _MAX_COLUMNS:
                     placed.append(None if column else cell)
-        _skip_spanned(placed, below)
+        _skip_spanned(placed, rows_spanned)
         grid.append(placed)
     return grid
 
 
-def _skip_spanned(placed: list[Cell | None], below: dict[int, int]) -> None:
-    while len(placed) < _MAX_COLUMNS and below.get(len(placed), 0) > 0:
-        below[len(placed)] -= 1
+def _skip_spanned(placed: list[Cell | None], rows_spanned: dict[int, int]) -> None:
+    """Append the columns that a cell of an earlier row spans."""
+    while len(placed) < _MAX_COLUMNS and rows_spanned.get(len(placed), 0) > 0:
+        rows_spanned[len(placed)] -= 1
         placed.append(None)

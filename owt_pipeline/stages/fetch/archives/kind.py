@@ -1,4 +1,4 @@
-"""A kind of archive file: how the captures in a file are listed, and how one of them is read."""
+"""A kind of archive file: how the captures in a file are listed, and how a capture is read."""
 
 from __future__ import annotations
 

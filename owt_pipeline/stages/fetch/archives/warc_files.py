@@ -1,5 +1,8 @@
-"""Archive files as a source of pages: an index of each file, and the capture of a URL nearest to
-its submission."""
+"""The archive files of `--pages_from` as a source of pages.
+
+The step `index` lists the captures of each file, whose kind knows how (`kind.py`). A shard finds
+its URLs in these lists, and reads the best capture of each.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,13 @@ from owt_pipeline.formats.captures import OR_DAMAGED, Broken
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, target_time
+from owt_pipeline.stages.fetch.answers import (
+    EARLIEST,
+    MAX_REDIRECTS,
+    FetchResult,
+    Origin,
+    target_time,
+)
 from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import (
     ArchivedRedirect,
@@ -36,39 +45,47 @@ if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.options import Options
 
 BUCKETS = 256
-"""Parts of a file's index, by hash of the host: a shard reads only those of its hosts."""
+"""Parts of a file's index, by hash of the host: a shard reads only the parts of its hosts."""
 
 COUNTS = ("responses", "broken", "unusable")
-"""What is counted in a file: responses indexed, broken records skipped, responses without a
-usable URL."""
+"""The counts of a file: responses indexed, broken records skipped, responses without a usable
+URL."""
 
 _CAPTURES = pa.schema(
     [
         ("url_id", pa.uint64()),
         ("date", pa.int64()),
         ("status", pa.uint16()),
-        ("target", pa.string()),  # canonical URL it redirects to
+        # The canonical URL that it redirects to; null for another one.
+        ("target", pa.string()),
         ("offset", pa.uint64()),
         ("length", pa.uint64()),
     ]
 )
+"""The index of an archive file: one row for each capture."""
+
+_CAPTURES_OF_FILES = _CAPTURES.append(pa.field("file", pa.int32()))
 
 
 def index_archive(
     run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter
 ) -> None:
-    """Write the index of an archive's responses, an Arrow file of one batch per bucket."""
+    """Write the index of an archive's responses, an Arrow file of one batch per bucket.
+
+    Raises UserError for a broken record, unless `--allow_damaged`.
+    """
     path = run.properties["archives"][number]
     index = writer.open_file(".index", "index")
-    buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
-    counts, first = dict.fromkeys(COUNTS, 0), ""  # problem
+    rows_by_bucket: list[list[tuple[Any, ...]]] = [[] for _ in range(BUCKETS)]
+    counts = dict.fromkeys(COUNTS, 0)
+    first_problem = ""
     with open_source(path) as file:
         for capture in kind_of(path).captures(file):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
                     raise UserError(f"{path}: {capture}; {capture.remedy}{OR_DAMAGED}")
                 counts["broken"] += 1
-                first = first or str(capture)
+                first_problem = first_problem or str(capture)
                 continue
             try:
                 url, host = canonicalize(capture.url)
@@ -76,14 +93,14 @@ def index_archive(
                 counts["unusable"] += 1
                 continue
             counts["responses"] += 1
-            buckets[_bucket(host)].append(
-                (id_of(url), capture.date, capture.status, canonical_or_none(capture.location),
-                 capture.offset, capture.length)
-            )  # fmt: skip
+            target = canonical_or_none(capture.location)
+            place = (capture.offset, capture.length)
+            row = (id_of(url), capture.date, capture.status, target, *place)
+            rows_by_bucket[_bucket_of(host)].append(row)
     with pa.ipc.new_file(index, _CAPTURES) as arrow:
-        for rows in buckets:
+        for rows in rows_by_bucket:
             arrow.write_batch(batch_of(rows, _CAPTURES))
-    writer.open_file(".txt", "damage").write(first.encode())
+    writer.open_file(".txt", "damage").write(first_problem.encode())
     writer.count(counts)
 
 
@@ -94,94 +111,104 @@ class Archives:
       files: their paths or URIs.
       folder: the folder of the index step's files.
       records: the index step's records, one per archive file.
+      holdings, max_tries: as of `Archive`.
     """
 
-    tries = math.inf
+    max_tries = math.inf
 
     def __init__(self, run: StageRun):
         self.files: list[str] = run.properties["archives"]
         self.holdings = f"{len(self.files)} archive files"
-        self.folder, self.records = run.work, run.records_of_step("index")
+        self.folder = run.work
+        self.records = run.records_of_step("index")
         self._options: Options = run.options
 
     def look_up(self, ids: np.ndarray, hosts: Iterable[str]) -> None:
         """Find the captures of the URLs with `ids`, which are on `hosts`, and of the URLs they
         redirect to."""
-        found = _by_id([])
-        asked: set[int] = set(ids.tolist())
+        captures = _by_id([])
+        known_ids: set[int] = set(ids.tolist())
         for _ in range(MAX_REDIRECTS + 1):
-            new = _by_id(list(self._captures(ids, {_bucket(host) for host in hosts})))
-            found = _by_id([found, new])
-            targets = {
-                id_of(url): url for url in pc.unique(new["target"]).to_pylist() if url is not None
-            }
-            missing = sorted(targets.keys() - asked)
+            buckets = {_bucket_of(host) for host in hosts}
+            further = _by_id(list(self._captures(ids, buckets)))
+            captures = _by_id([captures, further])
+            # The targets of redirects are not URLs of the shard.
+            targets = pc.unique(further["target"]).drop_null().to_pylist()
+            target_by_id = {id_of(target): target for target in targets}
+            missing = sorted(target_by_id.keys() - known_ids)
             if not missing:
                 break
-            asked.update(missing)
-            ids, hosts = np.array(missing, np.uint64), [host_of(targets[i]) for i in missing]
-        self._found, self._ids = found, found["url_id"].combine_chunks().to_numpy()
+            known_ids.update(missing)
+            ids = np.array(missing, np.uint64)
+            hosts = [host_of(target_by_id[url_id]) for url_id in missing]
+        self._captures_by_id = captures
+        self._ids = captures["url_id"].combine_chunks().to_numpy()
 
-    async def answer(self, url: str, created_utc: int | None) -> Answer:
-        """The page of a canonical URL, from its capture nearest in time to `created_utc`
-        (without a date, the earliest), or the earliest or latest one, by the options."""
-        moment = target_time(self._options.archive_choice, created_utc, EARLIEST)
-        return await best_capture(self, ArchiveQuery(url, url, moment))
+    async def result(self, url: str, created_utc: int | None) -> FetchResult:
+        """Return the page of a canonical URL, from its capture nearest in time to `created_utc`,
+        or the earliest or latest one, by the options.
 
-    async def find(self, asked: ArchiveQuery) -> list[Capture]:
-        start, end = (
-            int(np.searchsorted(self._ids, np.uint64(id_of(asked.url)), side))
-            for side in ("left", "right")
-        )
-        return [
-            Capture(row["date"], row["status"], place=(row["file"], row["offset"], row["length"]))
-            for row in self._found.slice(start, end - start).to_pylist()
-        ]
+        Without a date, the nearest one is the earliest.
+        """
+        time = target_time(self._options.archive_choice, created_utc, EARLIEST)
+        return await best_capture(self, ArchiveQuery(url, url, time))
 
-    async def read(self, capture: Capture, url: str) -> Answer | ArchivedRedirect:
+    async def find(self, query: ArchiveQuery) -> list[Capture]:
+        url_id = np.uint64(id_of(query.url))
+        start = int(np.searchsorted(self._ids, url_id, "left"))
+        end = int(np.searchsorted(self._ids, url_id, "right"))
+        captures = []
+        for row in self._captures_by_id.slice(start, end - start).to_pylist():
+            place = (row["file"], row["offset"], row["length"])
+            captures.append(Capture(row["date"], row["status"], place=place))
+        return captures
+
+    async def read(self, capture: Capture, url: str) -> FetchResult | ArchivedRedirect:
         file, offset, length = capture.place
         path = self.files[file]
         folder, name = folder_of(path)
         content = folder.read_range(name, offset, length)
         record = kind_of(path).read(content, url, capture.date)
         origin = Origin("archive", None, name, offset)
-        return read_capture(
-            record, origin, self._options.max_page_bytes, f"at byte {offset} of {name}"
-        )
+        location = f"at byte {offset} of {name}"
+        return read_capture(record, origin, self._options.max_page_bytes, location)
 
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
-        wanted = pa.array(ids, pa.uint64())
+        """Yield the captures of URLs in some buckets of each file."""
+        wanted_ids = pa.array(ids, pa.uint64())
         for number, record in enumerate(self.records):
             with self.folder.open(_path(record, "index")) as file, pa.ipc.open_file(file) as arrow:
                 for bucket in sorted(buckets):
                     batch = arrow.get_batch(bucket)
+                    # A file may have no capture of these hosts.
                     if batch.num_rows:
-                        batch = batch.filter(pc.is_in(batch["url_id"], wanted))
-                    if batch.num_rows:
-                        table = pa.Table.from_batches([batch])
-                        yield table.append_column(
-                            "file", pa.array([number] * len(table), pa.int32())
-                        )
+                        batch = batch.filter(pc.is_in(batch["url_id"], wanted_ids))
+                    if not batch.num_rows:
+                        continue
+                    table = pa.Table.from_batches([batch])
+                    files = pa.array([number] * len(table), pa.int32())
+                    yield table.append_column("file", files)
 
 
 def summary(archives: Archives) -> list[dict[str, Any]]:
-    """Counts and damage of each archive file, for the manifest."""
-    found = []
-    for file, record in zip(archives.files, archives.records, strict=True):
-        damage = archives.folder.read(_path(record, "damage")).decode()
+    """Return counts and damage of each archive file, for the manifest."""
+    summaries = []
+    for path, record in zip(archives.files, archives.records, strict=True):
         counts = {name: record.stats[name] for name in COUNTS}
-        found.append(
-            {"name": file.rpartition("/")[2], **counts, **({"problem": damage} if damage else {})}
-        )
-    return found
+        entry = {"name": path.rpartition("/")[2], **counts}
+        problem = archives.folder.read(_path(record, "damage")).decode()
+        if problem:
+            entry["problem"] = problem
+        summaries.append(entry)
+    return summaries
 
 
-def _by_id(tables: list[pa.Table]) -> pa.Table:
-    schema = _CAPTURES.append(pa.field("file", pa.int32()))
-    return pa.concat_tables([schema.empty_table(), *tables]).sort_by("url_id")
+def _by_id(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the captures of several tables, in the order of `url_id`."""
+    return pa.concat_tables([_CAPTURES_OF_FILES.empty_table(), *tables]).sort_by("url_id")
 
 
-def _bucket(host: str) -> int:
+def _bucket_of(host: str) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) % BUCKETS
 
 

@@ -2,11 +2,11 @@
 
     CDX?url=URL&closest=20140501000000&sort=closest&filter=statuscode:200&fl=...&output=json
                                                     -> captures
-    PAGES/20140503120000id_/URL                 -> one of them
+    PAGES/20140503120000id_/URL                 -> one capture
 
 The index (https://github.com/internetarchive/wayback/tree/master/wayback-cdx-server) answers with
-JSON, an array of arrays, the first of which names the fields. pywb has both, with other names of
-the fields, and one object per line
+JSON: an array of arrays. The first array names the fields. pywb has both, with other names of the
+fields, and one object per line
 (https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html). Indexes compare URLs by their
 SURT form, which ignores more than canonical URLs do, such as case; so the canonical forms of what
 they find are compared again.
@@ -32,15 +32,14 @@ from yarl import URL
 from owt_pipeline.formats.messages import REDIRECTS, Headers, is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch.answers import Answer, FetchFailure, HttpResponse, Origin
+from owt_pipeline.stages.fetch.answers import FetchFailure, FetchResult, HttpResponse, Origin
+from owt_pipeline.stages.fetch.archives.client import ArchiveClient, permanent_error
 from owt_pipeline.stages.fetch.archives.search import (
-    ArchiveClient,
     ArchivedRedirect,
     ArchiveQuery,
     Capture,
     canonical_or_none,
     read_capture,
-    refused,
 )
 from owt_pipeline.stages.fetch.web.politeness import RequestError
 from schemas import Reason
@@ -52,14 +51,19 @@ CONNECTIONS = 2
 """Requests at once."""
 
 PAUSE_TURNS = 24
-"""Turns skipped after a busy answer (429, 503) without Retry-After: those of a minute."""
+"""Turns skipped after a busy response (429, 503) without Retry-After: those of a minute."""
 
-_CAPTURES_ASKED = 1000
-_MAX_ANSWER_BYTES = 8 << 20  # of an index: some 25,000 captures, as only a site's home page has
-_WANTED = "200|30[12378]"  # statuses
-_REPLAY_REDIRECTS = 3
+_MAX_CAPTURES = 1000
+
+# The response of an index is cut there, after some 25,000 captures. Only a site's home page has as
+# many.
+_MAX_INDEX_BYTES = 8 << 20
+
+_STATUSES = "200|30[12378]"
+_MAX_REPLAY_REDIRECTS = 3
 _INDEX = "the Wayback Machine's index"
 
+_GZIP_MAGIC = b"\x1f\x8b"
 _ORIGINAL = "x-archive-orig-"
 _OF_REPLAY = frozenset(
     [
@@ -72,7 +76,7 @@ _OF_REPLAY = frozenset(
         "vary",
     ]
 )
-_CAPTURE = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
+_REPLAY_PATH = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 
 
 class WaybackClient(ArchiveClient):
@@ -82,132 +86,168 @@ class WaybackClient(ArchiveClient):
         delay = options.wayback_delay
         super().__init__(options, "the Wayback Machine", CONNECTIONS, delay, PAUSE_TURNS * delay)
 
-    async def find(self, asked: ArchiveQuery) -> list[Capture]:
-        """The captures of a URL in its canonical form; if none is a page, also those of the URL
-        as it was posted, with its tracking parameters, which indexes keep."""
-        found = await self._look_up(asked.url, asked)
-        is_page_known = any(capture.status == 200 for capture in found)
-        if not is_page_known and asked.posted.partition("?")[2] != asked.url.partition("?")[2]:
-            found += await self._look_up(asked.posted, asked)
-        return found
+    async def find(self, query: ArchiveQuery) -> list[Capture]:
+        """Return the captures of a URL in its canonical form.
 
-    async def _look_up(self, url: str, asked: ArchiveQuery) -> list[Capture]:
-        """The captures that the index has for `url`, those nearest to the wanted moment."""
-        cdx, closest = (
-            self._options.wayback_cdx,
-            timestamp(int(min(max(asked.moment, 0), time.time()))),
-        )
-        pywb = not cdx.rstrip("/").endswith("/cdx/search/cdx")
-        query = {
-            "url": url,
-            "output": "json",
-            "fl": "timestamp,url,mime,status,filename,offset"
-            if pywb
-            else "timestamp,original,mimetype,statuscode",
-            "filter": f"~status:({_WANTED})" if pywb else f"statuscode:({_WANTED})",
-            "closest": closest,
-            "sort": "closest",
-            "limit": str(_CAPTURES_ASKED),
-        }
-        response = await self.get(_INDEX, URL(cdx).update_query(query), _MAX_ANSWER_BYTES, cut=True)
+        If none is a page, captures of the URL as it was posted are added: indexes keep its tracking
+        parameters.
+        """
+        captures = await self._look_up(query.url, query)
+        is_page_known = any(capture.status == 200 for capture in captures)
+        canonical_parameters = query.url.partition("?")[2]
+        posted_parameters = query.posted.partition("?")[2]
+        if not is_page_known and posted_parameters != canonical_parameters:
+            captures += await self._look_up(query.posted, query)
+        return captures
+
+    async def _look_up(self, url: str, query: ArchiveQuery) -> list[Capture]:
+        """Return the captures that the index has for `url`, those nearest to the wanted time."""
+        index_url = URL(self._options.wayback_cdx).update_query(self._parameters(url, query))
+        response = await self.get(_INDEX, index_url, _MAX_INDEX_BYTES, cut=True)
         if response.status in (403, 451) and b"AccessControlException" in response.body:
             raise RequestError(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
-        if response.status not in (200, 404):  # OpenWayback says with 404 that there are none
-            raise refused(_INDEX, f"status {response.status} {response.beginning()}".strip())
-        found = parse_captures(response.body, asked.url) if response.status == 200 else []
+        # OpenWayback responds with 404 if there are no captures.
+        if response.status not in (200, 404):
+            problem = f"status {response.status} {response.beginning()}".strip()
+            raise permanent_error(_INDEX, problem)
+        captures = []
+        if response.status == 200:
+            captures = parse_captures(response.body, query.url)
         self.works = True
-        return found
+        return captures
 
-    async def read(self, capture: Capture, url: str) -> Answer | ArchivedRedirect:
-        where, about = f"the capture of {timestamp(capture.date)}", capture
+    def _parameters(self, url: str, query: ArchiveQuery) -> dict[str, str]:
+        """Return the parameters of a lookup: pywb has other names of the fields."""
+        is_pywb = not self._options.wayback_cdx.rstrip("/").endswith("/cdx/search/cdx")
+        if is_pywb:
+            fields = "timestamp,url,mime,status,filename,offset"
+            status_filter = f"~status:({_STATUSES})"
+        else:
+            fields = "timestamp,original,mimetype,statuscode"
+            status_filter = f"statuscode:({_STATUSES})"
+        # The times before and after every capture cannot be written as a timestamp.
+        closest = int(min(max(query.time, 0), time.time()))
+        return {
+            "url": url,
+            "output": "json",
+            "fl": fields,
+            "filter": status_filter,
+            "closest": timestamp(closest),
+            "sort": "closest",
+            "limit": str(_MAX_CAPTURES),
+        }
+
+    async def read(self, capture: Capture, url: str) -> FetchResult | ArchivedRedirect:
+        """Return the page of a capture, from its replay.
+
+        A replay that redirects leads to another capture of the same URL, or is the archived
+        redirect itself.
+        """
+        location = f"the capture of {timestamp(capture.date)}"
+        replayed = capture
         try:
-            place = self._address(capture)
-            for _ in range(_REPLAY_REDIRECTS + 1):
-                replay = await self.get(where, place, stop=lambda status, _: status != 200)
+            address = self._address(capture)
+            for _ in range(_MAX_REPLAY_REDIRECTS + 1):
+                replay = await self.get(location, address, stop=lambda status, _: status != 200)
                 if replay.status not in REDIRECTS:
                     break
-                there = replay.location()
-                match = _CAPTURE.search(str(there))
+                address = replay.location()
+                match = _REPLAY_PATH.search(str(address))
                 if capture.status in REDIRECTS:
-                    target = match[2] if match else str(there)
-                    return ArchivedRedirect(
-                        target, self._record(about, replay, [("Location", target)])
-                    )
-                is_ours = match and str(there).startswith(self._options.wayback_pages)
+                    target = match[2] if match else str(address)
+                    record = self._record(replayed, replay, [("Location", target)])
+                    return ArchivedRedirect(target, record)
+                is_ours = str(address).startswith(self._options.wayback_pages)
                 if not match or not is_ours or canonical_or_none(match[2]) != url:
-                    return FetchFailure(Reason.BAD_REDIRECT, f"{where} redirects to {there}")
-                about, place = (
-                    Capture(seconds_of(match[1]), url=match[2]),
-                    there,
-                )  # another one of the same URL
+                    return FetchFailure(Reason.BAD_REDIRECT, f"{location} redirects to {address}")
+                replayed = Capture(seconds_of(match[1]), url=match[2])
         except ValueError as error:
-            return FetchFailure(Reason.BAD_REDIRECT, f"{where}: {error}")
+            return FetchFailure(Reason.BAD_REDIRECT, f"{location}: {error}")
         if replay.status in REDIRECTS:
-            return FetchFailure(
-                Reason.REDIRECT_LOOP, f"{where}: more than {_REPLAY_REDIRECTS} redirects"
-            )
+            detail = f"{location}: more than {_MAX_REPLAY_REDIRECTS} redirects"
+            return FetchFailure(Reason.REDIRECT_LOOP, detail)
         if replay.status != 200:
-            return FetchFailure(
-                Reason.NOT_ARCHIVED, f"{where} is not given: status {replay.status}"
-            )
-        file, offset = (
-            about.place if len(about.place) == 2 else (replay.header("x-archive-src"), None)
-        )
-        origin = Origin("wayback", None, file, offset)
-        return read_capture(
-            self._record(about, replay), origin, self._options.max_page_bytes, where, replay.ms
-        )
+            detail = f"{location} is not given: status {replay.status}"
+            return FetchFailure(Reason.NOT_ARCHIVED, detail)
+        record = self._record(replayed, replay)
+        origin = _origin_of(replayed, replay)
+        return read_capture(record, origin, self._options.max_page_bytes, location, replay.ms)
 
     def _record(
-        self, capture: Capture, replay: HttpResponse, more: Sequence[tuple[str, str]] = ()
+        self, capture: Capture, replay: HttpResponse, other_headers: Sequence[tuple[str, str]] = ()
     ) -> bytes:
-        """The record of a capture from its replay: with the decoded body, unless that is still
-        as archived, and without headers about the transfer."""
-        is_encoded = replay.body.startswith(
-            b"\x1f\x8b"
-        )  # sent as archived, without a Content-Encoding
-        dropped = {"transfer-encoding", "content-length", *(name.lower() for name, _ in more)}
-        dropped |= set() if is_encoded else {"content-encoding"}
+        """Return the record of a capture from its replay.
+
+        It has the decoded body, unless that is still as archived, and no headers about the
+        transfer. `other_headers` replace the headers of the same names.
+        """
+        dropped = {
+            "transfer-encoding",
+            "content-length",
+            *(name.lower() for name, _ in other_headers),
+        }
+        # A body in gzip was sent as archived, so its Content-Encoding still holds.
+        if not replay.body.startswith(_GZIP_MAGIC):
+            dropped.add("content-encoding")
         headers = [
             (name, value)
             for name, value in original_headers(replay.headers)
             if name.lower() not in dropped
         ]
         line = f"HTTP/1.1 {capture.status} {HTTPStatus(capture.status).phrase}"
-        return response_record(capture.url, capture.date, line, [*headers, *more], replay.body)
+        return response_record(
+            capture.url, capture.date, line, [*headers, *other_headers], replay.body
+        )
 
     def _address(self, capture: Capture) -> URL:
+        """Return the URL of a capture as it was archived, by `id_`."""
         below = f"{self._options.wayback_pages.rstrip('/')}/{timestamp(capture.date)}id_"
         return URL(f"{below}/{requested(capture.url)}", encoded=True)
 
 
-def parse_captures(body: bytes, canonical: str) -> list[Capture]:
-    """The captures of the URL `canonical` in an index' answer; a place is the archive's file and
-    the offset there, or the time if these are unknown.
+def _origin_of(capture: Capture, replay: HttpResponse) -> Origin:
+    """Return where a capture is archived, by the index, or by a header of its replay."""
+    if len(capture.place) == 2:
+        file, offset = capture.place
+        return Origin("wayback", None, file, offset)
+    return Origin("wayback", None, replay.header("x-archive-src"), None)
 
-    Captures of unknown content type may be pages, too. Malformed rows, such as a last line that is
-    cut off, are skipped; an answer that is not a CDX index' raises RequestError.
+
+def parse_captures(body: bytes, canonical: str) -> list[Capture]:
+    """Return the captures of the URL `canonical` in an index' response.
+
+    A place is the archive's file and the offset there, or the time if these are unknown. Captures
+    of unknown content type may be pages, too. Malformed rows, such as a last line that is cut off,
+    are skipped. Raises RequestError for a response that is not a CDX index'.
     """
-    found = []
+    captures = []
     for row in _rows(body):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, BadURL):
-            url, status = (
-                row.get("original") or row["url"],
-                int(row.get("statuscode") or row["status"]),
-            )
-            kind = row.get("mimetype") or row.get("mime") or "unk"
-            is_wanted = status in REDIRECTS or (status == 200 and (kind == "unk" or is_html(kind)))
-            if is_wanted and canonical_url(url) == canonical:
-                date, file = seconds_of(row["timestamp"]), str(row.get("filename") or "")
-                found.append(
-                    Capture(date, status, url, (file, int(row["offset"])) if file else (date,))
-                )
-    return found
+            capture = _capture_of(row)
+            media_type = row.get("mimetype") or row.get("mime") or "unk"
+            may_be_page = media_type == "unk" or is_html(media_type)
+            is_page = capture.status == 200 and may_be_page
+            if not (is_page or capture.status in REDIRECTS):
+                continue
+            if canonical_url(capture.url) == canonical:
+                captures.append(capture)
+    return captures
+
+
+def _capture_of(row: dict[str, Any]) -> Capture:
+    """Return the capture of a row; raises KeyError, TypeError or ValueError."""
+    date = seconds_of(row["timestamp"])
+    status = int(row.get("statuscode") or row["status"])
+    url = row.get("original") or row["url"]
+    file = str(row.get("filename") or "")
+    place = (file, int(row["offset"])) if file else (date,)
+    return Capture(date, status, url, place)
 
 
 def _rows(body: bytes) -> Iterator[dict[str, Any]]:
-    text, problem = body.strip(), ""
-    rows: list[Any] = []
+    """Yield the rows of an index' response, an array of arrays or an object on each line."""
+    text = body.strip()
+    problem = ""
     if text.startswith(b"["):
         try:
             names, *values = json.loads(text) or [[]]
@@ -215,34 +255,44 @@ def _rows(body: bytes) -> Iterator[dict[str, Any]]:
             return
         except (ValueError, TypeError) as error:
             problem = f" ({error})"
-    for line in [] if problem else text.split(b"\n"):
-        with contextlib.suppress(ValueError):
-            rows.append(json.loads(line))
-    rows = [row for row in rows if isinstance(row, dict) and "timestamp" in row]
+    rows = []
+    if not problem:
+        rows = _rows_of_lines(text)
     if text and not rows:
-        raise refused(_INDEX, f"no captures as JSON{problem} but {text[:100]!r}")
+        raise permanent_error(_INDEX, f"no captures as JSON{problem} but {text[:100]!r}")
     yield from rows
 
 
-def timestamp(moment: int) -> str:
-    """A time as archives write it, YYYYMMDDhhmmss in UTC."""
-    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y%m%d%H%M%S")
+def _rows_of_lines(text: bytes) -> list[dict[str, Any]]:
+    """Return the rows of pywb's responses, an object on each line."""
+    rows = []
+    for line in text.split(b"\n"):
+        # A last line that is cut off is not JSON.
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and "timestamp" in row:
+                rows.append(row)
+    return rows
+
+
+def timestamp(seconds: int) -> str:
+    """Return a time as archives write it, YYYYMMDDhhmmss in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y%m%d%H%M%S")
 
 
 def seconds_of(timestamp: str) -> int:
-    """A time as archives write it, in seconds since 1970; raises ValueError."""
+    """Return a time as archives write it, in seconds since 1970; raises ValueError."""
     return calendar.timegm(time.strptime(timestamp, "%Y%m%d%H%M%S"))
 
 
 def original_headers(replay: Headers) -> Headers:
-    """The headers that a page was archived with, from those of its replay."""
-    original = [
-        (name[len(_ORIGINAL) :], value)
-        for name, value in replay
-        if name.lower().startswith(_ORIGINAL)
-    ]
-    if original:
-        if not any(name.lower() == "content-type" for name, _ in original):
-            original += [(name, value) for name, value in replay if name.lower() == "content-type"]
-        return original
-    return [(name, value) for name, value in replay if name.lower() not in _OF_REPLAY]
+    """Return the headers that a page was archived with, from its replay."""
+    original = []
+    for name, value in replay:
+        if name.lower().startswith(_ORIGINAL):
+            original.append((name[len(_ORIGINAL) :], value))
+    if not original:
+        return [(name, value) for name, value in replay if name.lower() not in _OF_REPLAY]
+    if not any(name.lower() == "content-type" for name, _ in original):
+        original += [(name, value) for name, value in replay if name.lower() == "content-type"]
+    return original

@@ -1,5 +1,7 @@
-"""Resolves names, and decides which addresses may be connected to: public ones on allowed ports,
-and --resolve's."""
+"""Names and addresses: which address a name has, and which may be connected to.
+
+Public addresses on allowed ports may be, and those of --resolve.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,10 @@ _IPV4_AS_NUMBERS = re.compile(
     r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE
 )
 
-_THREADS = 512
-"""Lookups at once; each needs a thread, started on demand. A name whose servers are dead
-occupies a thread for as long as the system's resolver waits, about 20 seconds, whoever still
-waits for it; with few threads, the links of ten years ago would occupy them all."""
+# Lookups at once; each needs a thread, started on demand. A name whose servers are dead occupies a
+# thread for as long as the system's resolver waits, about 20 seconds, whoever still waits for it.
+# With few threads, the links of ten years ago would occupy them all.
+_MAX_LOOKUPS = 512
 
 
 class BlockedAddress(OSError):
@@ -66,12 +68,11 @@ class Addresses:
     allow_private: bool = False
 
     def rule(self, host: str) -> Rule | None:
-        """The first rule for a host."""
-        if not self.rules:
-            return None
-        return next(
-            (rule for rule in self.rules if fnmatch.fnmatchcase(host.lower(), rule.pattern)), None
-        )
+        """Return the first rule for a host; None if there is none."""
+        for rule in self.rules:
+            if fnmatch.fnmatchcase(host.lower(), rule.pattern):
+                return rule
+        return None
 
     def check_port(self, host: str, port: int) -> None:
         """Raise BlockedAddress for a port that is not allowed."""
@@ -81,22 +82,15 @@ class Addresses:
     def check_literal(self, host: str) -> None:
         """Raise BlockedAddress for a host that is itself an address that is not public.
 
-        A proxy is asked for all other names: it resolves them, and its operator decides what of
-        its network it gives.
+        A proxy resolves all other names, and its operator decides which addresses of its network
+        it connects to.
         """
         name = host.rstrip(".").lower()
         if not self.allow_private and (name == "localhost" or name.endswith(".localhost")):
             raise BlockedAddress(f"the name {host} means the proxy itself")
-        with contextlib.suppress(ValueError):
-            self.check_address(str(ipaddress.ip_address(host)))
-            return
-        if not _IPV4_AS_NUMBERS.fullmatch(host):
-            return
-        try:  # such as 2130706433, which resolvers read as 127.0.0.1
-            packed = socket.inet_aton(host)
-        except OSError:
-            return
-        self.check_address(socket.inet_ntoa(packed))
+        address = _address_in(host)
+        if address is not None:
+            self.check_address(address)
 
     def check_address(self, address: str) -> None:
         """Raise BlockedAddress for an address, not from a rule, that is not public."""
@@ -106,38 +100,65 @@ class Addresses:
             raise BlockedAddress(f"the address {address} is not public")
 
 
+def _address_in(host: str) -> str | None:
+    """Return the address that a host is, also as a number; None for a name."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    if not _IPV4_AS_NUMBERS.fullmatch(host):
+        return None
+    # Such as 2130706433, which resolvers read as 127.0.0.1.
+    with contextlib.suppress(OSError):
+        return socket.inet_ntoa(socket.inet_aton(host))
+    return None
+
+
 def parse_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
-    """The rules of `--resolve`; raises UserError for one that is not PATTERN=ADDRESS[:PORT]."""
+    """Return the rules of `--resolve`; raises UserError for one that cannot be read."""
     rules = []
     for text in texts:
-        match = _RULE.fullmatch(text)
         try:
-            if match is None or int(match["port"] or 1) not in range(1, 65536):
-                raise ValueError
-            address = str(ipaddress.ip_address(match["v6"] or match["address"]))
+            rules.append(_parse_rule(text))
         except ValueError:
             raise UserError(
                 f"--resolve: {text!r} is not PATTERN=ADDRESS[:PORT], such as *.test=127.0.0.1:8080 "
-                f"or a.test=[::1]:80"
+                "or a.test=[::1]:80"
             ) from None
-        rules.append(
-            Rule(match["pattern"].lower(), address, int(match["port"]) if match["port"] else None)
-        )
     return tuple(rules)
 
 
+def _parse_rule(text: str) -> Rule:
+    """Return the rule PATTERN=ADDRESS[:PORT]; raises ValueError."""
+    match = _RULE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    port = int(match["port"]) if match["port"] else None
+    if port is not None and port not in range(1, 65536):
+        raise ValueError(text)
+    address = str(ipaddress.ip_address(match["v6"] or match["address"]))
+    return Rule(match["pattern"].lower(), address, port)
+
+
 def is_public(ip: IPAddress) -> bool:
-    """Whether an address is public; an IPv6 address that wraps an IPv4 address is judged by
-    that."""
+    """Return whether an address is public.
+
+    An IPv6 address that wraps an IPv4 address is judged by that.
+    """
     if isinstance(ip, ipaddress.IPv6Address):
-        wrapped = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if ip in _NAT64:
-            wrapped = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        wrapped = _wrapped_address(ip)
         if wrapped is not None:
             return is_public(wrapped)
-        if ip not in _GLOBAL_UNICAST:  # `ipaddress` calls site-local and deprecated forms global
+        # `ipaddress` calls site-local and deprecated forms global.
+        if ip not in _GLOBAL_UNICAST:
             return False
     return ip.is_global and not ip.is_multicast
+
+
+def _wrapped_address(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that an IPv6 address stands for; None for another one."""
+    if ip in _NAT64:
+        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    teredo_client = ip.teredo[1] if ip.teredo else None
+    return ip.ipv4_mapped or ip.sixtofour or teredo_client
 
 
 class _Permitted(str):
@@ -148,14 +169,18 @@ class RuledResolver(AbstractResolver):
     """The system's resolver, after the rules of `addresses`."""
 
     def __init__(self, addresses: Addresses, seconds: float):
-        """A resolver that waits so many seconds for an answer."""
-        self._addresses, self._seconds = addresses, seconds
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dns")
+        """Return a resolver that waits `seconds` for a response."""
+        self._addresses = addresses
+        self._seconds = seconds
+        self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="dns")
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of `host`, unchecked; raises OSError if it has none or no answer comes."""
+        """Return the addresses of `host`, unchecked.
+
+        Raises OSError if it has none or no response comes.
+        """
         if (rule := self._addresses.rule(host)) is not None:
             return [_result(host, _Permitted(rule.address), rule.port or port)]
         lookup = asyncio.get_running_loop().run_in_executor(
@@ -169,13 +194,14 @@ class RuledResolver(AbstractResolver):
             socket.AI_ADDRCONFIG,
         )
         try:
-            found = await asyncio.wait_for(lookup, self._seconds)
+            infos = await asyncio.wait_for(lookup, self._seconds)
         except asyncio.TimeoutError:
             problem = f"no answer about the name within {self._seconds:g} s"
             raise socket.gaierror(socket.EAI_AGAIN, problem) from None
-        except UnicodeError as error:  # a label that is too long
+        # A label that is too long.
+        except UnicodeError as error:
             raise socket.gaierror(socket.EAI_NONAME, f"no name: {error}") from error
-        return [_result(host, str(info[4][0]), port) for info in found]
+        return [_result(host, str(info[4][0]), port) for info in infos]
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Framing of responses that browsers read and aiohttp's parser refuses (RFC 9112, 6.3).
+"""Reads responses whose framing browsers accept and aiohttp's parser refuses (RFC 9112, 6.3).
 
     Transfer-Encoding: chunked, and a Content-Length    the chunks count
     Transfer-Encoding: identity, and a Content-Length   the length counts
@@ -6,8 +6,8 @@
     Content-Length without a value                      the body ends with the connection
 
 A parser in C has no option for these, so the head of each response is mended before it gets there.
-Lengths that differ stay, and are refused. An error in a body ends the body only: what comes after a
-complete one is ignored, and an incomplete one breaks off, wherever the bytes were cut into packets.
+Lengths that differ stay, and are refused. An error in a body ends the body only. Data after a
+complete body are ignored, and an incomplete body breaks off, wherever the packets end.
 
 aiohttp has no public way to do so: `ResponseHandler.set_response_params` makes the parser of each
 response, and `TCPConnector._factory` makes the handlers.
@@ -28,7 +28,8 @@ MAX_MENDED_BYTES = 64 << 10
 """A longer head goes to the parser as it is."""
 
 _Parsed: TypeAlias = tuple[Sequence[Any], bool, bytes]
-"""As by aiohttp's parsers: responses with their bodies, whether the protocol changes, the rest."""
+"""The result of aiohttp's parsers: responses with their bodies, whether the protocol changes, and
+the rest of the data."""
 
 _NOTHING: _Parsed = ((), False, b"")
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -79,26 +80,29 @@ class _MendingParser:
         data = self._head + data
         self._head = b""
         mended = b""
-        while data[:5] == b"HTTP/"[: len(data)] and len(data) < MAX_MENDED_BYTES:
+        # Informational responses may come before the one that counts.
+        while _is_http(data) and len(data) < MAX_MENDED_BYTES:
             end = _HEAD_END.search(data)
             if end is None:
                 self._head = data
-                return self._parser.feed_data(mended) if mended else _NOTHING
+                if not mended:
+                    return _NOTHING
+                return self._parser.feed_data(mended)  # type: ignore[no-any-return]
             head = data[: end.end()]
             data = data[end.end() :]
-            mended += self._mended(head)
+            mended += self._mend(head)
             if not _INFORMATIONAL(head):
                 self._is_head_read = True
                 break
-        if not self._is_head_read:  # of another protocol, or of a head that is too long
+        # The data are of another protocol, or of a head that is too long.
+        if not self._is_head_read:
             return self._parser.feed_data(mended + data)  # type: ignore[no-any-return]
         messages, is_upgraded, tail = self._parser.feed_data(mended)
+        self._payload = messages[-1][1] if messages else None
         if not messages or is_upgraded or not data:
-            self._payload = messages[-1][1] if messages else None
             return messages, is_upgraded, tail + data
-        self._payload = messages[-1][1]
-        more, is_upgraded, tail = self._feed_body(data)
-        return (*messages, *more), is_upgraded, tail
+        more_messages, is_upgraded, tail = self._feed_body(data)
+        return (*messages, *more_messages), is_upgraded, tail
 
     def feed_eof(self) -> Any:
         """End the response; a head that did not end is parsed as far as it came."""
@@ -109,11 +113,13 @@ class _MendingParser:
         return self._parser.feed_eof()
 
     def _feed_body(self, data: bytes) -> _Parsed:
+        """Parse a part of the body; an error ends the body, and not what came before it."""
         if self._is_broken:
             return _NOTHING
         try:
             return self._parser.feed_data(data)  # type: ignore[no-any-return]
-        except Exception as error:  # aiohttp's, whose classes are not public
+        # aiohttp's errors, whose classes are not public.
+        except Exception as error:
             self._is_broken = True
             self._handler.force_close()
             if self._payload is not None and not self._payload.is_eof():
@@ -121,14 +127,18 @@ class _MendingParser:
                 self._payload.set_exception(aiohttp.ClientPayloadError(message), error)
             return _NOTHING
 
-    def _mended(self, head: bytes) -> bytes:
+    def _mend(self, head: bytes) -> bytes:
+        """Return the head with one field at most that frames the body."""
         fields = _FRAMING.findall(head)
-        if len(fields) == 1 and b"," not in fields[0][1] and fields[0][1].strip():
+        if not fields:
             return head
-        return self._reframed(head, fields) if fields else head
+        _, first_value = fields[0]
+        if len(fields) == 1 and b"," not in first_value and first_value.strip():
+            return head
+        return self._reframe(head, fields)
 
-    def _reframed(self, head: bytes, fields: list[tuple[bytes, bytes]]) -> bytes:
-        """Return the head with one field at most that frames the body; as it is if they differ."""
+    def _reframe(self, head: bytes, fields: list[tuple[bytes, bytes]]) -> bytes:
+        """Return the head with the one of several fields that counts; as it is if they differ."""
         lengths = _values_of(fields, b"content-length")
         codings = _values_of(fields, b"transfer-encoding")
         is_chunked = b"chunked" in codings
@@ -137,24 +147,31 @@ class _MendingParser:
             self._handler.force_close()
         if not is_chunked and len(set(lengths)) > 1:
             return head
-        left = {b"content-length": b"" if is_chunked else b"".join(lengths[:1])}
+        # By name, the value of the first field; the others, and an empty one, are renamed.
+        value_by_name = {b"content-length": b"" if is_chunked else b"".join(lengths[:1])}
         if set(codings) == {b"chunked"}:
-            left[b"transfer-encoding"] = b"chunked"
+            value_by_name[b"transfer-encoding"] = b"chunked"
         elif lengths and not is_chunked:
-            left[b"transfer-encoding"] = b""
+            value_by_name[b"transfer-encoding"] = b""
 
-        def reframed(field: re.Match[bytes]) -> bytes:
+        def reframe_field(field: re.Match[bytes]) -> bytes:
             name = field[1].lower()
-            if name not in left:
+            if name not in value_by_name:
                 return field[0]
-            value, left[name] = left[name], b""
+            value = value_by_name[name]
+            value_by_name[name] = b""
             line_end = b"\r" if field[2].endswith(b"\r") else b""
             if value:
                 return b"\n%s: %s%s" % (field[1], value, line_end)
             # As it came, for whoever reads the record.
             return b"\nX-Crawler-%s:%s" % (field[1], field[2])
 
-        return _FRAMING.sub(reframed, head)
+        return _FRAMING.sub(reframe_field, head)
+
+
+def _is_http(data: bytes) -> bool:
+    """Return whether data begin like a response of HTTP/1, as far as they came."""
+    return data[:5] == b"HTTP/"[: len(data)]
 
 
 def _values_of(fields: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:

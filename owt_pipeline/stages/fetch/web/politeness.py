@@ -16,6 +16,9 @@ from schemas import Reason
 
 T = TypeVar("T")
 
+# A Retry-After with as many digits is no number of seconds: it would be 30 years or more.
+_MAX_DIGITS = 10
+
 
 @dataclass(eq=False)
 class RequestError(Exception):
@@ -24,52 +27,56 @@ class RequestError(Exception):
     Attributes:
       reason: why.
       detail: the same for a person.
-      connected: whether there was a connection.
+      is_connected: whether there was a connection.
       is_cut_off: whether the head of a response came, but not all of its body.
-      transient: whether a retry may soon succeed.
-      network_works: whether it shows that the network works, so that the failure is the host's.
+      is_transient: whether a retry may soon succeed.
+      shows_network: whether it shows that the network works, so that the failure is the host's.
     """
 
     reason: Reason
     detail: str
-    connected: bool = False
+    is_connected: bool = False
     is_cut_off: bool = False
-    transient: bool = False
-    network_works: bool = False
+    is_transient: bool = False
+    shows_network: bool = False
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}"
 
     @property
-    def is_answer(self) -> bool:
-        """Whether the host answered, which shows that the network works."""
-        is_response = self.is_cut_off or self.reason in (Reason.TOO_LARGE, Reason.BAD_RESPONSE)
-        return self.connected and is_response
+    def is_response(self) -> bool:
+        """Whether the host responded, which shows that the network works."""
+        has_head = self.is_cut_off or self.reason in (Reason.TOO_LARGE, Reason.BAD_RESPONSE)
+        return self.is_connected and has_head
 
     @property
     def is_of_origin(self) -> bool:
-        """Whether no request to the host and port can succeed: none has got as far as an answer."""
-        is_answered = self.is_cut_off or (self.connected and self.reason == Reason.TIMEOUT)
-        reasons = (Reason.BAD_RESPONSE, Reason.TOO_LARGE)
-        return not is_answered and self.reason not in reasons
+        """Whether no request to the host and port can succeed: none got as far as a response."""
+        is_silent = self.is_connected and self.reason == Reason.TIMEOUT
+        of_response = (Reason.BAD_RESPONSE, Reason.TOO_LARGE)
+        return not (self.is_cut_off or is_silent or self.reason in of_response)
 
     @property
     def is_of_host(self) -> bool:
-        """Whether it means that the host does not answer, whatever the URL."""
+        """Whether it means that the host does not respond, whatever the URL."""
         reasons = (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS)
         return self.reason in reasons and not self.is_cut_off
 
 
-async def for_each(call: Callable[[T], Awaitable[None]], items: Iterable[T], together: int) -> None:
-    """Await `call(item)` for each of the items, `together` of them at once; if one fails, the
-    others are cancelled."""
-    left = iter(items)
+async def for_each(
+    call: Callable[[T], Awaitable[None]], items: Iterable[T], max_concurrent: int
+) -> None:
+    """Await `call(item)` for each of the items, some at once.
+
+    If one fails, the others are cancelled.
+    """
+    waiting = iter(items)
 
     async def work() -> None:
-        for item in left:
+        for item in waiting:
             await call(item)
 
-    tasks = [asyncio.ensure_future(work()) for _ in range(together)]
+    tasks = [asyncio.ensure_future(work()) for _ in range(max_concurrent)]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -88,20 +95,23 @@ class Gate:
     Attributes:
       delay: seconds between the starts of two requests.
       next_turn: when the next request may start, in `time.monotonic` seconds.
-      failures: how often in a row the host did not answer; `failure` is the last of these failures.
-      busy: how often in a row the host answered that it is busy.
+      num_failures: how often in a row the host did not respond.
+      last_failure: the last of these failures.
+      num_busy: how often in a row the host responded that it is busy.
     """
 
-    def __init__(self, delay: float, connections: int, most_failures: float = math.inf):
-        """A gate that fails all requests after so many failures in a row."""
-        self.delay, self._most_failures = delay, most_failures
+    def __init__(self, delay: float, connections: int, max_failures: float = math.inf):
+        """Return a gate that fails all requests after `max_failures` in a row."""
+        self.delay = delay
         self.next_turn = 0.0
-        self.failures = 0
-        self.failure: RequestError | None = None
-        self.busy = 0
+        self.num_failures = 0
+        self.last_failure: RequestError | None = None
+        self.num_busy = 0
         self.connections = asyncio.Semaphore(connections)
-        self._closed: tuple[float, RequestError] | None = None
-        self._asked_to_close = False
+        self._max_failures = max_failures
+        self._closed_until = 0.0
+        self._closed_by: RequestError | None = None
+        self._is_closed_by_host = False
 
     async def __aenter__(self) -> None:
         """Wait for a turn, and hold one of the connections while the block runs."""
@@ -122,37 +132,47 @@ class Gate:
     async def __aexit__(self, *_: object) -> None:
         self.connections.release()
 
-    def note(self, failure: RequestError | None) -> None:
-        """Note the failure of a request, or None for any answer."""
-        self.failure = failure if failure is not None and failure.is_of_host else None
-        self.failures = self.failures + 1 if self.failure is not None else 0
+    def note(self, error: RequestError | None) -> None:
+        """Note the failure of a request, or None for any response."""
+        if error is None or not error.is_of_host:
+            self.last_failure = None
+            self.num_failures = 0
+            return
+        self.last_failure = error
+        self.num_failures += 1
 
     def pause(self, seconds: float) -> None:
-        """Postpone the next request by so many seconds."""
+        """Postpone the next request, by `seconds` from now."""
         self.next_turn = max(self.next_turn, time.monotonic() + seconds)
 
-    def close(self, seconds: float, failure: RequestError, *, asked_to: bool = False) -> None:
-        """Fail all requests with `failure` for so many seconds, which is too long to wait; if
-        the host asked for it, also after `forgive`."""
-        self._closed, self._asked_to_close = (time.monotonic() + seconds, failure), asked_to
+    def close(self, seconds: float, error: RequestError, *, asked_to: bool = False) -> None:
+        """Fail all requests with `error` for `seconds`, which is too long to wait.
 
-    def forgive(self) -> None:
-        """Allow one more request to a host that was given up or closed, unless it asked for the
-        pause."""
-        self.failures = int(min(self.failures, self._most_failures - 1))
-        if not self._asked_to_close:
-            self._closed = None
+        With `asked_to`, the host wants it, so `reset` does not open the gate.
+        """
+        self._closed_until = time.monotonic() + seconds
+        self._closed_by = error
+        self._is_closed_by_host = asked_to
+
+    def reset(self) -> None:
+        """Allow one more request to a host that was given up or closed.
+
+        A host that wants the pause gets it.
+        """
+        self.num_failures = int(min(self.num_failures, self._max_failures - 1))
+        if not self._is_closed_by_host:
+            self._closed_by = None
 
     def check_open(self) -> None:
         """Raise RequestError if the gate is closed, or the host has been given up."""
-        if self._closed is not None and time.monotonic() < self._closed[0]:
-            raise self._closed[1]
-        if self.failure is not None and self.failures >= self._most_failures:
+        if self._closed_by is not None and time.monotonic() < self._closed_until:
+            raise self._closed_by
+        if self.last_failure is not None and self.num_failures >= self._max_failures:
             detail = (
-                f"given up after {self.failures} failures of the host in a row: "
-                f"{self.failure.detail}"
+                f"given up after {self.num_failures} failures of the host in a row: "
+                f"{self.last_failure.detail}"
             )
-            raise RequestError(self.failure.reason, detail)
+            raise RequestError(self.last_failure.reason, detail)
 
 
 async def with_retries(
@@ -162,36 +182,38 @@ async def with_retries(
     is_busy: Callable[[HttpResponse], bool],
     may_pass: Callable[[RequestError], bool],
 ) -> HttpResponse:
-    """The response of `get`, called at a turn of `gate`, and again if the host is busy or a
-    failure may pass.
+    """Return the response of `get`, called at a turn of `gate`.
 
-    Before each retry, the host is left alone for one of `waits`, in seconds and spread by half of
-    it, or for as long as it asks. The last response is returned, busy or not; the last failure is
-    raised.
+    It is called again if the host is busy or a failure may pass. Before each retry, the host is
+    left alone for one of `waits`, in seconds and spread by half of it, or for as long as it asks.
+    The last response is returned, busy or not; the last failure is raised.
     """
     for wait in (*waits, None):
         async with gate:
             gate.check_open()
             try:
                 response = await get()
-            except RequestError as failure:
-                gate.note(failure)
-                if wait is None or not may_pass(failure):
+            except RequestError as error:
+                gate.note(error)
+                if wait is None or not may_pass(error):
                     raise
-                asked = 0.0
+                asked_wait = 0.0
             else:
                 gate.note(None)
                 if not is_busy(response) or wait is None:
                     return response
-                asked = retry_after(response) or 0.0
-        gate.pause(max(wait * random.uniform(0.5, 1.5), asked))
+                asked_wait = retry_after(response) or 0.0
+        gate.pause(max(wait * random.uniform(0.5, 1.5), asked_wait))
     raise AssertionError("the last attempt returns or raises")
 
 
 def retry_after(response: HttpResponse) -> float | None:
-    """Seconds to wait by the Retry-After header, a number or a date; None without a valid one."""
+    """Return the seconds to wait by the Retry-After header, a number or a date.
+
+    Returns None without a valid header.
+    """
     value = (response.header("retry-after") or "").strip()
-    if value.isdecimal() and len(value) < 10:
+    if value.isdecimal() and len(value) < _MAX_DIGITS:
         return float(value)
     try:
         return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)

@@ -20,8 +20,12 @@ from schemas import Reason
 
 ROBOTS_BYTES = 500 << 10
 """How much of a robots.txt is parsed; RFC 9309 (2.5) asks for at least this much."""
-_ROBOTS_REDIRECTS = 5  # RFC 9309, 2.3.1.2
-_ROBOTS_SECONDS = 24 * 3600.0  # RFC 9309, 2.4
+
+# RFC 9309, 2.3.1.2: "at least five consecutive redirects".
+_MAX_REDIRECTS = 5
+
+# RFC 9309, 2.4: not longer than a day.
+_MAX_AGE_SECONDS = 24 * 3600.0
 
 _COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGNORECASE).match
 
@@ -38,28 +42,32 @@ Origin: TypeAlias = tuple[str, str | None, int | None]
 """Scheme, host and port, as a key that costs less than a URL."""
 
 Get: TypeAlias = Callable[[URL], Awaitable[HttpResponse]]
-"""Gets a robots.txt, politely and with retries; raises RequestError."""
+"""Requests a robots.txt, politely and with retries; raises RequestError."""
 
 
 def robots_token(user_agent: str) -> str:
-    """The name of a User-Agent in robots.txt: its product, or if it looks like a browser's, the
-    compatible product: `mybot` for `Mozilla/5.0 (compatible; mybot/1.0;
-    +mailto:me@example.org)`."""
+    """Return the name of a User-Agent in robots.txt: its product.
+
+    If it looks like a browser's, that is the compatible product: `mybot` for `Mozilla/5.0
+    (compatible; mybot/1.0; +mailto:me@example.org)`.
+    """
     named = _COMPATIBLE(user_agent)
     return named[1] if named else user_agent.partition("/")[0].strip()
 
 
 @dataclass(frozen=True)
 class Robots:
-    """A host's robots.txt: its `rules` (None: everything is allowed), or why nothing may be
-    fetched (`ban`).
+    """A host's robots.txt.
 
-    `read` is when it was read, in `time.monotonic` seconds.
+    Attributes:
+      rules: its rules; None if everything is allowed.
+      ban: why nothing may be fetched; None if the rules count.
+      read_at: when it was read, in `time.monotonic` seconds.
     """
 
     rules: Protego | None = None
     ban: RequestError | None = None
-    read: float = 0.0
+    read_at: float = 0.0
 
     def check(self, url: URL, agent: str) -> None:
         """Raise RequestError if `url` must not be fetched."""
@@ -69,7 +77,7 @@ class Robots:
             raise RequestError(Reason.ROBOTS, f"forbidden to {agent} by {url.origin()}/robots.txt")
 
     def crawl_delay(self, agent: str) -> float:
-        """The Crawl-delay in seconds, at most MAX_CRAWL_DELAY."""
+        """Return the Crawl-delay in seconds, at most MAX_CRAWL_DELAY; 0 without one."""
         delay = self.rules.crawl_delay(agent) if self.rules is not None else None
         return min(max(float(delay or 0), 0.0), MAX_CRAWL_DELAY)
 
@@ -78,8 +86,11 @@ class RobotsCache:
     """The robots.txt of origins, kept for a day; the one that has been unused for the longest is
     dropped first."""
 
-    def __init__(self, get: Get, remembered: int, agent: str):
-        self._get, self._remembered, self._agent = get, remembered, agent
+    def __init__(self, get: Get, max_origins: int, agent: str):
+        """Return a cache of the robots.txt of `max_origins`; `agent` is our name in them."""
+        self._get = get
+        self._max_origins = max_origins
+        self._agent = agent
         self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
 
     def forget_bans(self) -> None:
@@ -89,19 +100,21 @@ class RobotsCache:
                 del self._tasks[origin]
 
     async def of(self, url: URL) -> Robots:
-        """The robots.txt for `url`."""
+        """Return the robots.txt for `url`, which is requested if it is not known."""
         origin: Origin = (url.scheme, url.raw_host, url.port)
         task = self._tasks.get(origin)
-        if task is None or (
-            task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS
-        ):
-            task = self._tasks[origin] = asyncio.ensure_future(
-                read_robots(url.origin(), self._get, self._agent)
-            )
-            if len(self._tasks) > self._remembered:
+        if task is None or _is_outdated(task):
+            task = asyncio.ensure_future(read_robots(url.origin(), self._get, self._agent))
+            self._tasks[origin] = task
+            if len(self._tasks) > self._max_origins:
                 self._tasks.popitem(last=False)
         self._tasks.move_to_end(origin)
+        # Others wait for the same task, so it goes on if this one is cancelled.
         return task.result() if task.done() else await asyncio.shield(task)
+
+
+def _is_outdated(task: asyncio.Task[Robots]) -> bool:
+    return task.done() and time.monotonic() - task.result().read_at > _MAX_AGE_SECONDS
 
 
 def naming(agent: str, text: str) -> str:
@@ -114,18 +127,20 @@ def naming(agent: str, text: str) -> str:
     lines = []
     for line in text.splitlines():
         match = _AGENT_LINE(line)
-        lines.append(f"{match[1]}{_named(agent, match[2])}" if match else line)
+        if match is not None:
+            line = f"{match[1]}{_name_for(agent, match[2])}"
+        lines.append(line)
     return "\n".join(lines)
 
 
-def _named(agent: str, value: str) -> str:
+def _name_for(agent: str, value: str) -> str:
     """Return `agent` if the value of a line names it, `*` if it means every crawler."""
     value = value.partition("#")[0].strip().lower()
     if not value or _EVERY_AGENT(value):
         return value[:1]
     products = [robots_token(part.strip()) for part in (value, *value.split(","))]
-    own = agent.lower()
-    is_named = any(product == own or _PRODUCT(product)[0] == own for product in products)  # type: ignore[index]
+    our_name = agent.lower()
+    is_named = any(product == our_name or _PRODUCT(product)[0] == our_name for product in products)  # type: ignore[index]
     return agent if is_named else _NOBODY
 
 
@@ -136,14 +151,17 @@ async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
     itself cannot be reached, or answers 429, that is the reason of the ban, so that its pages do
     not count as forbidden.
     """
-    url, read = origin.with_path("/robots.txt"), time.monotonic()
-    for _ in range(_ROBOTS_REDIRECTS + 1):
+    url = origin.with_path("/robots.txt")
+    read_at = time.monotonic()
+    for _ in range(_MAX_REDIRECTS + 1):
         try:
             response = await get(url)
-        except RequestError as failure:
-            is_of_host = failure.is_of_origin and url.raw_host == origin.raw_host
-            reason = failure.reason if is_of_host else Reason.ROBOTS_UNREACHABLE
-            return Robots(ban=RequestError(reason, f"robots.txt: {failure.detail}"), read=read)
+        except RequestError as error:
+            is_of_host = error.is_of_origin and url.raw_host == origin.raw_host
+            reason = Reason.ROBOTS_UNREACHABLE
+            if is_of_host:
+                reason = error.reason
+            return Robots(ban=RequestError(reason, f"robots.txt: {error.detail}"), read_at=read_at)
         if 300 <= response.status < 400 and response.header("location"):
             with contextlib.suppress(ValueError):
                 url = response.location()
@@ -151,12 +169,13 @@ async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
                     continue
             break
         if response.status >= 500 or response.status == 429:
-            reason = Reason.HTTP_429 if response.status == 429 else Reason.ROBOTS_UNREACHABLE
-            return Robots(
-                ban=RequestError(reason, f"robots.txt: status {response.status}"), read=read
-            )
+            reason = Reason.ROBOTS_UNREACHABLE
+            if response.status == 429:
+                reason = Reason.HTTP_429
+            ban = RequestError(reason, f"robots.txt: status {response.status}")
+            return Robots(ban=ban, read_at=read_at)
         if not 200 <= response.status < 300:
             break
         text = response.body.decode("utf-8", "replace").removeprefix("\ufeff")
-        return Robots(Protego.parse(naming(agent, text)), read=read)
-    return Robots(read=read)
+        return Robots(Protego.parse(naming(agent, text)), read_at=read_at)
+    return Robots(read_at=read_at)

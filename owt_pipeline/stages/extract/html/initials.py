@@ -1,0 +1,48 @@
+"""Large first letters, which a page draws as an element of their own before the rest of a word."""
+
+from __future__ import annotations
+
+import re
+
+from owt_pipeline.stages.extract.html.blocks import HEADING, ITEM, ROW, Block
+
+INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
+"""A letter that begins a text and is larger than it."""
+_CAPITALS = re.compile(r"(?:[^\W\d_a-z] )?[^\W\d_a-z]{2,}(?=[\s,’'-])")
+"""The capitals after a large letter, as in `T` and `HE FERRY to the islands`."""
+# Letters that are words of English, French, Italian or Spanish.
+_LETTER_WORDS = frozenset("AEIOYÀÉ")
+# A shorter text may be a title in capitals.
+_MIN_CHARS_AFTER_CAPITALS = 30
+
+
+def is_initial(last: Block, block: Block) -> bool:
+    """Return whether the block before is the first letter of this one, drawn large."""
+    if last.form in (ITEM, HEADING, ROW) or block.form in (ITEM, HEADING):
+        return False
+    return INITIAL.fullmatch(last.text) is not None and _continues(last.text, block.text)
+
+
+def _continues(initial: str, text: str) -> bool:
+    """Return whether a text continues the word that a large letter begins.
+
+    It starts in lower case, or with other capitals and then goes on in lower case. An entry of an
+    index starts with the same letter as its heading, and a question after `Q` with any.
+    """
+    if text[:1].islower():
+        return True
+    capitals = _CAPITALS.match(text)
+    if capitals is None or not capitals[0].isupper() or text.isupper():
+        return False
+    is_index = text[0] == initial[-1] or (initial == "Q" and text[0] != "U")
+    is_one_letter = sum(map(str.isalpha, initial)) == 1
+    return is_one_letter and not is_index and len(text) >= _MIN_CHARS_AFTER_CAPITALS
+
+
+def with_initial(initial: str, text: str) -> str:
+    """Return a text with the large letter before it, if the two are one."""
+    start = text.lstrip()
+    if not _continues(initial, start):
+        return text
+    is_word = initial in _LETTER_WORDS and text[0] == " "
+    return f"{initial} {start}" if is_word else initial + start

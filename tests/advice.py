@@ -1,0 +1,118 @@
+"""Find the messages of the code that advise something: a command, a deletion, a flag."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("owt_pipeline", "trainer", "schemas")
+
+# They describe data, and advise nobody.
+_DESCRIPTIONS = (
+    "owt_pipeline/stages/clean/filters.py",
+    "schemas/datasets.py",
+    "schemas/reasons.py",
+    "schemas/reference.py",
+)
+
+_VERBS = (
+    "add|ask|check|choose|convert|correct|delete|download|edit|fetch|free|give|install|leave|make|"
+    "mount|move|name|raise|rename|repeat|restore|run|save|see|set|start|take|tokenize|try|turn|use|"
+    "write"
+)
+# A verb that begins a clause: "...: run X", "..., or delete Y", "... Use Z".
+_ADVICE = re.compile(
+    rf"(?:^|[:;.(] ?|, |\bor |\bthen |\band )(?:{_VERBS}) (?!{{}}$)|`(?:owt|pip|hf|warcio) "
+    r"|pip install|--help|{command}|{did_you_mean}|{advice}",
+    re.IGNORECASE,
+)
+_CALLS_OF_ADVICE = {
+    "command": "{command}",
+    "did_you_mean": "{did_you_mean}",
+    "_advice": "{advice}",
+    "advise_to_rename": "{advice}",
+}
+# Text that a person reads before a mistake, not after one.
+_EXPLAINS = (
+    "option",
+    "_how",
+    "not_in_key",
+    "toml_only",
+    "_api",
+    "add_argument",
+    "add_argument_group",
+    "CommandParser",
+    "compile",
+)
+_EXAMPLES = ("example", "_EXAMPLES", "help", "COMMANDS", "_USAGE")
+
+
+def advising_messages(repository: Path) -> dict[str, str]:
+    """Return each message that advises something, with the file and line where it is.
+
+    What a message interpolates is `{}`, and `{command}` for a complete command line. Of the
+    trainer's messages these are the ones that name a command of the pipeline.
+    """
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((repository / package).rglob("*.py")):
+            name = str(path.relative_to(repository))
+            if name in _DESCRIPTIONS:
+                continue
+            for line, text in _texts(ast.parse(path.read_text(encoding="utf-8"))):
+                is_sql = "SELECT" in text or text.startswith("SET ")
+                if " " not in text or is_sql or not _ADVICE.search(text):
+                    continue
+                if package == "trainer" and "`owt " not in text:
+                    continue
+                found[text] = f"{name}:{line}"
+    return found
+
+
+def _texts(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each string below a node but docstrings and explanations."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in _EXAMPLES:
+        return
+    if isinstance(node, ast.FunctionDef) and node.name in ("_usage", "_parser"):
+        return
+    if isinstance(node, ast.Call) and _name_of(node) in _EXPLAINS:
+        return
+    text = _text_of(node)
+    if text is not None:
+        yield getattr(node, "lineno", 0), text
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _texts(child)
+
+
+def _text_of(node: ast.AST) -> str | None:
+    """Return the text of a string, an f-string or their sum; None for anything else."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text_of(value) or _interpolated(value) for value in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _text_of(node.left), _text_of(node.right)
+        if left is None and right is None:
+            return None
+        return (left or _interpolated(node.left)) + (right or _interpolated(node.right))
+    return None
+
+
+def _interpolated(node: ast.AST) -> str:
+    """Return what stands for an expression in a message."""
+    inner = node.value if isinstance(node, ast.FormattedValue) else node
+    if isinstance(inner, ast.Call):
+        return _CALLS_OF_ADVICE.get(_name_of(inner), "{}")
+    if isinstance(inner, ast.Name) and inner.id in ("advice", "remedy", "hint"):
+        return "{advice}"
+    return "{}"
+
+
+def _name_of(call: ast.Call) -> str:
+    """Return the last name of the function that is called."""
+    return ast.unparse(call.func).rpartition(".")[2]

@@ -1,0 +1,91 @@
+"""Progress on a terminal and in a log."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from owt_pipeline import progress
+from owt_pipeline.progress import ERASE
+
+LIVE = """
+import argparse, logging
+from owt_pipeline import progress
+from owt_pipeline.command_line import add_output_flags, configure_output
+add_output_flags(parser := argparse.ArgumentParser())
+configure_output(parser.parse_args([]))
+progress.name_stages(["collect", "fetch"])
+with progress.step("fetch (a step whose name is longer than a line is)", shards=9, rows=90):
+    progress.advance(1)
+    logging.getLogger("owt").info("a line of the log")
+"""
+
+
+def test_on_a_terminal_a_live_line_is_cut_to_its_width_and_removed_at_the_end() -> None:
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    subprocess.run(
+        [sys.executable, "-c", LIVE], stderr=terminal, env=environment, check=True, timeout=60
+    )
+    os.close(terminal)
+    written = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    lines = [line.strip() for line in written.replace(ERASE, "\r").split("\r")]
+    shown = [line for line in lines if line and line != "a line of the log"]
+    assert "a line of the log" in lines
+    assert shown
+    assert all(line.startswith("stage 2 of 2, fetch (a step whose name") for line in shown)
+    assert max(map(len, shown)) <= 40
+    assert re.search(r"\r +\r$", written), "the bar is removed"
+
+
+def test_a_step_names_its_stage_rate_time_left_and_frequent_rejects(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_mode", "log")
+    progress.name_stages(["collect", "fetch", "extract"])
+    progress._bar_class.cache_clear()
+    with (
+        caplog.at_level("INFO", logger="owt"),
+        progress.step("fetch", shards=2, rows=2_000_000),
+    ):
+        progress.shard_done()
+        progress.advance(5, {"http_404": 2, "robots": 1, "timeout": 1, "dns": 1})
+        progress.advance(1, {"robots": 1})
+        progress.advance(2, {"timeout": 2})
+    line = caplog.records[-1].message
+    assert line.startswith("stage 2 of 3, fetch: 1/2 shards, 8 rows, ")
+    assert re.search(r", [\d,]+/s, \d+:[0-5]\d:[0-5]\d left, ", line)
+    assert line.endswith(" left, timeout 3, http_404 2, robots 2")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0:00:00"), (59.6, "0:01:00"), (3661, "1:01:01"), (360000, "100:00:00")],
+)
+def test_a_time_left_has_hours_minutes_and_seconds(seconds: float, shown: str) -> None:
+    assert progress.clock(seconds) == shown
+
+
+def test_steps_without_rows_count_shards_and_quiet_ones_show_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.0)
+    progress._bar_class.cache_clear()
+    for mode, number in (("log", 1), ("quiet", 0)):
+        monkeypatch.setattr(progress, "_mode", mode)
+        caplog.clear()
+        with caplog.at_level("INFO", logger="owt"), progress.step("other", shards=3):
+            progress.shard_done()
+        assert len(caplog.records) >= number
+        assert all("other: 1/3 shards, 0 rows" in line for line in caplog.messages[-1:])

@@ -1,0 +1,240 @@
+"""Remedies for lost files, takedowns and locks: what a message advises is done, and works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import threading
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from owt_pipeline.demo.server import serving
+from owt_pipeline.formats.takedowns import Takedowns, write_takedowns
+from owt_pipeline.storage import lock
+from owt_pipeline.storage.folder import Storage
+from schemas.manifest import ROOT
+from tests.owt_pipeline.remedies import COMMAND, Words, attempt, follow, heal, make_run
+from tests.owt_pipeline.runs import ask_owt, copy_of, files_of, manifest_of, root_of
+
+WITH_TEXT = ("warc", "pages", "documents", "clean")
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("losses"))
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, whose path has a space, too."""
+    return copy_of(finished_run, tmp_path / "a run")
+
+
+def list_of_takedowns(run: Path) -> Path:
+    """Write a list that names a document of the corpus."""
+    (table, *_) = [pq.read_table(file) for file in (run / "corpus").glob("*.parquet")]
+    path = run.parent / "list.txt"
+    path.write_text(f"{table['url'][0]}\n")
+    return path
+
+
+def forget(run: Path) -> None:
+    """Take a page of the run down."""
+    ask_owt("forget", run, list_of_takedowns(run), "--workers", 1)
+
+
+@pytest.fixture
+def crawl(tmp_path: Path) -> Words:
+    """Crawl some pages of the demo's web, lose them, and return the command that needs them."""
+    (tmp_path / "links.txt").write_text(
+        "http://compendium.demo.test/wiki/Immutable_sequences\n"
+        "http://courier.demo.test/2019/01/01/story\n"
+    )
+    return ["run", tmp_path / "a run", "--until", "extract", "--workers", "1"]
+
+
+@pytest.mark.parametrize("remedy", ["refetch", "restore"])
+def test_lost_segments_are_fetched_again_or_restored(
+    crawl: Words, tmp_path: Path, remedy: str
+) -> None:
+    run = tmp_path / "a run"
+    with serving() as address:
+        flags = ["--resolve", f"*.demo.test={address}", "--user_agent", "t/1 (+http://a.test)"]
+        links = ["--links", tmp_path / "links.txt", "--num_shards", "2", "--host_delay", "0.01"]
+        ask_owt(*crawl, *links, *flags)
+        copy_of(run, tmp_path / "backup")
+        for folder in ("warc", "pages", "documents"):
+            shutil.rmtree(run / folder)
+        words = [*crawl, "--favor", "recall"]
+        if remedy == "refetch":
+            output = heal(words, "came from the web")
+            assert COMMAND.findall(output) == [f"owt run {shlex.quote(str(run))} --refetch"]
+        else:
+            code, output = attempt(words)
+            assert (code, "restore it from a backup" in output) == (1, True)
+            shutil.copytree(tmp_path / "backup/warc", run / "warc", dirs_exist_ok=True)
+            assert attempt(words)[0] == 0
+    assert manifest_of(run, "documents").counts.left == 1
+
+
+def test_a_lost_archive_is_restored(run: Path, finished_run: Path, tmp_path: Path) -> None:
+    archives, elsewhere = tmp_path / "archives", tmp_path / "elsewhere"
+    archives.mkdir()
+    for name in ("a.warc.gz", "b.warc.gz"):
+        shutil.copy(finished_run.parent / "demo.warc.gz", archives / name)
+    words = ["run", run, "--until", "extract", "--workers", "1"]
+    assert attempt([*words, "--pages_from", archives])[0] == 0
+    (archives / "b.warc.gz").rename(elsewhere)
+    for folder in ("warc", "pages", "documents"):
+        shutil.rmtree(run / folder, ignore_errors=True)
+    words += ["--favor", "recall"]
+    code, output = attempt(words)
+    assert (code, f"{archives}/b.warc.gz is gone" in output) == (1, True), output
+    assert "restore it" in output
+    elsewhere.rename(archives / "b.warc.gz")
+    assert attempt(words)[0] == 0
+
+
+def test_takedowns_are_applied_before_the_corpus_is_published(run: Path) -> None:
+    """As after an `owt forget` that was killed before export ran."""
+    path = write_takedowns(Storage(str(run)), Takedowns({}, {"courier.demo.test": "on request"}))
+    (run / ROOT).write_bytes(msgspec.structs.replace(root_of(run), takedowns=path).to_json())
+    code, output = attempt(["verify", run])
+    assert (code, "the takedowns have changed since this was made: run `" in output) == (1, True)
+    heal(["publish", run, "hf://a/b"], "before the list of takedowns changed")
+    assert attempt(["verify", run])[0] == 0
+    assert "forgotten" in manifest_of(run, "corpus").counts.rejected
+
+
+def test_a_lost_list_of_takedowns_is_restored(run: Path, tmp_path: Path) -> None:
+    forget(run)
+    (path,) = [run / root_of(run).takedowns]
+    backup = path.read_bytes()
+    for lost in (path, path.with_name(f"{path.name}.copy")):
+        lost.unlink()
+    words = ["run", run, "--min_tokens", "65", "--workers", "1"]
+    code, output = attempt(words)
+    assert (code, "restore one of them from a backup" in output) == (1, True), output
+    path.write_bytes(backup)
+    assert attempt(words)[0] == 0
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_folders_that_hold_forgotten_texts_can_be_deleted(run: Path, is_quiet: bool) -> None:
+    _, output = attempt(["forget", run, list_of_takedowns(run), "--workers", "1"])
+    assert "still hold what was collected: see `owt forget --help`" in output
+    with pytest.raises(SystemExit):
+        attempt(["forget", "--help"])
+    for folder in WITH_TEXT:
+        shutil.rmtree(run / folder, ignore_errors=True)
+    for words in (["run", run], ["verify", run], ["publish", run, "hf://a/b"]):
+        code, output = attempt(words)
+        assert code == 0, output
+    if is_quiet:
+        return
+    code, output = attempt(["run", run, "--min_tokens", "65", "--workers", "1"])
+    assert (code, "may hold texts that were taken down" in output) == (0, True), output
+
+
+def test_what_forget_has_recorded_is_done_by_run(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takedowns = list_of_takedowns(run)
+    with monkeypatch.context() as patch:
+        patch.setattr("owt_pipeline.commands.forget.run_stages", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            attempt(["forget", run, takedowns, "--workers", "1"])
+    assert attempt(["verify", run])[0] == 1
+    assert attempt(["run", run, "--workers", "1"])[0] == 0
+    assert attempt(["verify", run])[0] == 0
+
+
+def test_a_changed_file_of_the_corpus_is_made_again_to_be_published(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from owt_pipeline.commands import publish
+
+    monkeypatch.setattr(publish, "_send", lambda name, corpus, uploads, fraction, *_, **__: [
+        publish._write(corpus, upload, fraction, run.parent / "upload") for upload in uploads
+    ])  # fmt: skip
+    path = run / files_of(run, "corpus")[0].path
+    content = path.read_bytes()
+    path.write_bytes(content[:200] + b"x" * 50 + content[250:])
+    heal(["publish", run, "hf://a/b", "--yes"], "was changed after it was written")
+    assert path.read_bytes() == content
+
+
+def test_a_lost_list_of_files_is_made_again(run: Path) -> None:
+    for path in (run / "ledger/clean").glob("files-*.parquet"):
+        path.unlink()
+    code, output = attempt(["verify", run])
+    assert (code, "the list of files, cannot be read" in output) == (1, True)
+    follow(output[output.index("the list of files, cannot be read") :].splitlines()[0], [])
+    assert attempt(["verify", run])[0] == 0
+
+
+def test_a_lost_list_of_imported_files_is_made_again(tmp_path: Path) -> None:
+    run, texts = tmp_path / "a run", tmp_path / "texts.jsonl"
+    texts.write_text('{"text": "Some text of my own."}\n')
+    ask_owt("import", run, texts)
+    for path in (run / "ledger/documents").glob("files-*.parquet"):
+        path.unlink()
+    code, output = attempt(["verify", run])
+    assert (code, "with the same files makes it again" in output) == (1, True)
+    command = next(each for each in COMMAND.findall(output) if " import " in each)
+    assert attempt([*shlex.split(command)[1:], texts])[0] == 0
+    assert attempt(["verify", run])[0] == 0
+
+
+def test_a_half_added_generation_is_continued(tmp_path: Path) -> None:
+    run = tmp_path / "a run"
+    for number in (1, 2):
+        text = " ".join(f"word{number}{n}" for n in range(200))
+        (tmp_path / f"{number}.jsonl").write_text(f'{{"text": "{text}."}}\n')
+    flags = ["--languages", "all", "--workers", "1"]
+    ask_owt("import", run, tmp_path / "1.jsonl")
+    ask_owt("run", run, *flags)
+    ask_owt("import", run, tmp_path / "2.jsonl", "--add")
+    _, output = attempt(["verify", run])
+    assert "were added since: run `" in output
+    follow(output, [])
+    code, output = attempt(["verify", run])
+    assert (code, "were added since" in output) == (0, False)
+    assert manifest_of(run, "corpus").counts.left == 2
+
+
+def test_an_output_older_than_its_input_is_made_anew(run: Path) -> None:
+    root = root_of(run)
+    datasets = dict(root.datasets)
+    clean = datasets["clean"]
+    inputs = dict.fromkeys(clean.inputs, "0" * 64)
+    datasets["clean"] = msgspec.structs.replace(clean, inputs=inputs)
+    (run / ROOT).write_bytes(msgspec.structs.replace(root, datasets=datasets).to_json())
+    code, output = attempt(["verify", run])
+    assert (code, "has changed since this was made from it: run `" in output) == (1, True)
+
+
+def test_the_lock_of_a_job_that_has_ended_can_be_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "TERM_SECONDS", 30.0)
+    folder = Storage(str(tmp_path))
+    dead = lock.Holder("0" * 32, "owt run a --runner Flink", host="a machine that is gone")
+    folder.write(lock.OBJECT, msgspec.json.encode(dead))
+    caplog.set_level("WARNING", logger="owt")
+
+    def run() -> None:
+        with lock.hold(folder, "1" * 32, as_object=True):
+            pass
+
+    waiting = threading.Thread(target=run)
+    waiting.start()
+    while not (advised := re.search(r"if that job has ended, delete (\S+)", caplog.text)):
+        assert waiting.is_alive()
+    Path(advised[1]).unlink()
+    waiting.join(20)
+    assert not waiting.is_alive()

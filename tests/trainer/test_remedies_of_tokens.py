@@ -1,0 +1,64 @@
+"""Remedies for missing and damaged tokens: what the trainer advises is done, and works."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.owt_pipeline.remedies import COMMAND, attempt
+from tests.owt_pipeline.runs import ask_owt, files_of
+from trainer.shards import ShardError, open_dataset
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of imported text without tokens. Its path has a space."""
+    texts = tmp_path / "texts.jsonl"
+    lines = [json.dumps({"text": f"{n} " + "Some words of my own. " * 60}) for n in range(3)]
+    texts.write_text("\n".join(lines) + "\n")
+    ask_owt("import", tmp_path / "a run", texts)
+    flags = ("--until", "clean", "--min_tokens", 1, "--languages", "all")
+    ask_owt("run", tmp_path / "a run", *flags)
+    return tmp_path / "a run"
+
+
+def follow(message: str) -> None:
+    """Execute the commands of a message."""
+    commands = COMMAND.findall(message)
+    assert commands, message
+    for command in commands:
+        _, output = attempt(list(shlex.split(command)[1:]))
+        assert "owt: error" not in output, output
+
+
+def test_tokens_are_made_first(run: Path) -> None:
+    with pytest.raises(ShardError, match="has no finished tokens: run `owt run") as error:
+        open_dataset(run / "tokens")
+    follow(str(error.value))
+    assert open_dataset(run / "tokens").files
+    with pytest.raises(ShardError, match="no token shards in") as error:
+        open_dataset(run.parent / "tokens")
+    assert re.search(r"run `owt run \S+ --until tokenize`, or copy that file", str(error.value))
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_damaged_tokens_are_made_again(run: Path, is_checked: bool) -> None:
+    ask_owt("run", run, "--until", "tokenize", "--val_fraction", "0.4")
+    files = [run / file.path for file in files_of(run, "tokens") if file.path.endswith(".arrow")]
+    path = max(files, key=lambda file: file.stat().st_size)
+    content = path.read_bytes()
+    dataset = dataclasses.replace(open_dataset(run / "tokens"), ids_checked=is_checked)
+    kind = pa.list_(pa.int64()) if is_checked else pa.list_(pa.uint32())
+    table = pa.table({"tokens": pa.array([[1, 1 << 31]], kind), "n_tokens": [2]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(ShardError, match="run `owt verify") as error:
+        dataset.documents(path.parent.name)
+    follow(str(error.value))
+    assert path.read_bytes() == content
