@@ -369,7 +369,7 @@ def expand_globs(patterns: tuple[str, ...], what: str, known: Collection[str] = 
     and Arrow. The files are sorted by name, then by folder, so that a run's bytes do not depend on
     where its inputs are.
 
-    Raises UserError, which names the option `what`, for the first pattern that matches no file.
+    Raises UserError, which begins with `what`, for the first pattern that matches no file.
     """
     paths: list[str] = []
     for pattern in patterns:

@@ -86,7 +86,7 @@ HELD_OUT = [
 @pytest.mark.parametrize(
     ("split", "only", "promised"), HELD_OUT, ids=["a fold of hosts", "hosts", "sets"]
 )
-def test_pages_that_were_held_out_are_extracted_as_well_as_promised(
+def test_held_out_pages_are_extracted_as_well_as_promised(
     labelled: Labelled, split: Split, only: list[object] | None, promised: dict[str, float]
 ) -> None:
     pages, found = labelled
@@ -118,7 +118,7 @@ def test_wcxb_compares_bags_of_lower_case_words_page_by_page() -> None:
     assert found["wcxb"].lost == pytest.approx(3 / 5)
 
 
-def test_articles_are_compared_by_four_grams_and_means_of_precision_and_recall() -> None:
+def test_articles_are_compared_by_four_grams_and_mean_scores() -> None:
     labelled = page("readability", truth="a b c d e")
     found = score([labelled], {"http://a.example/": "a b c d x"})["readability"]
     assert found.f1 == pytest.approx(0.5)

@@ -19,7 +19,7 @@ from tests.engines.environments import REPOSITORY
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 
-def test_one_job_writes_the_files_of_a_run_on_this_machine_and_a_finished_run_sends_none(
+def test_one_job_writes_the_files_of_a_local_run(
     sent: Sent,
 ) -> None:
     cloud, workdir = sent.cloud, f"{sent.cloud.bucket}/dataflow"
@@ -106,7 +106,7 @@ def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: 
     )
 
 
-def test_a_job_that_nobody_waits_for_runs_on_and_a_mistake_that_a_worker_finds_ends_it_with_one_line(
+def test_a_job_without_a_waiting_launcher_ends_with_one_line(
     sent: Sent,
 ) -> None:
     """One command submits, says with 4 that the job is at work, and gets the outcome: what only

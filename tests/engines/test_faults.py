@@ -132,7 +132,7 @@ def parts(run: Storage) -> dict[str, int]:
     }
 
 
-def test_a_task_manager_killed_in_a_stage_costs_the_parts_in_flight(
+def test_a_task_manager_killed_in_a_stage_costs_its_parts(
     cluster: Flink, jobs: Jobs, tmp_path: Path
 ) -> None:
     """One after the other, in one job: each time a part was finished and others were at work.
@@ -158,7 +158,7 @@ def test_a_task_manager_killed_in_a_stage_costs_the_parts_in_flight(
     jobs.check_after_faults(Storage(str(tmp_path)))
 
 
-def test_a_task_manager_killed_in_a_plan_or_a_publish_changes_nothing(
+def test_a_task_manager_killed_while_planning_changes_nothing(
     cluster: Flink, jobs: Jobs, folder: Path, tmp_path: Path
 ) -> None:
     """A Plan dies when it has found out all and emitted nothing, a Publish right after its
@@ -204,7 +204,7 @@ def test_a_task_manager_killed_in_a_plan_or_a_publish_changes_nothing(
     jobs.check_after_faults(Storage(str(run)))
 
 
-def test_a_job_submitted_again_after_its_job_server_died_continues(
+def test_a_job_submitted_after_its_servers_death_continues(
     cluster: Flink, jobs: Jobs, tmp_path: Path
 ) -> None:
     stages = list(STAGES)[: list(STAGES).index("dedupe") + 1]

@@ -33,7 +33,7 @@ def of(name: str) -> list[str]:
     return [rest for instruction, rest in instructions() if instruction == name]
 
 
-def test_the_image_is_beams_of_the_pinned_version_whose_worker_nobody_special_starts() -> None:
+def test_the_image_is_beams_of_the_pinned_version() -> None:
     assert {name for name, _ in instructions()} == {
         "FROM",
         "COPY",

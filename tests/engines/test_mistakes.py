@@ -32,7 +32,7 @@ def complaint(command: Sequence[object], code: int) -> str:
     return line
 
 
-def test_workers_without_the_package_are_refused_before_the_job_is_sent(
+def test_workers_without_the_package_are_refused_before_the_job(
     on_prism: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     before = on_prism.jobs()

@@ -140,9 +140,7 @@ def _describe_by_ends(uri: str, recorded: object = None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["dump.ndjson", "pages.warc"])
-def test_a_run_that_recorded_the_ends_of_its_sources_stays_finished(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_run_with_sources_known_by_their_ends_stays_finished(name: str, tmp_path: Path) -> None:
     make, run = _KINDS[name]
     path = tmp_path / name
     path.write_bytes(make())

@@ -31,7 +31,7 @@ from tests.owt_pipeline.runs import (
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_help_has_a_usage_an_example_and_says_what_each_flag_is(
+def test_every_help_has_usage_an_example_and_all_flags(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -115,7 +115,7 @@ def test_a_mistake_in_the_settings_names_their_file(
 
 
 @pytest.mark.parametrize("given", [["w", "config.toml"], ["w"]])
-def test_the_settings_are_a_file_that_is_named_or_the_folders_own(
+def test_settings_are_a_named_file_or_the_folders_own(
     given: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -135,7 +135,7 @@ def test_the_settings_are_a_file_that_is_named_or_the_folders_own(
     )
 
 
-def test_no_message_or_page_installs_a_name_that_the_project_does_not_own() -> None:
+def test_nothing_installs_a_name_that_we_do_not_own() -> None:
     """The package is in no index yet: whoever took its name there could run their code.
 
     A message may name an extra: it is printed where the package is installed, and pip takes that.
@@ -261,7 +261,7 @@ MORE = {"why": ["https://a.example/"], "forget": [os.devnull], "publish": ["hf:/
 @pytest.mark.parametrize(
     "name", sorted({*COMMANDS} - {"demo", "init", "page", "near-duplicates", "import", "run"})
 )
-def test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder(
+def test_a_missing_run_is_one_message_in_every_command(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "missing"
@@ -292,7 +292,7 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
 
-def test_a_run_that_was_killed_before_its_first_stage_is_not_refused(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_stage_is_not_refused(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("")
     (tmp_path / "run-log.jsonl").write_text("")
     (tmp_path / "config.toml").write_text("")
@@ -339,7 +339,7 @@ def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(
     )
 
 
-def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_next(
+def test_a_run_without_a_document_ends_with_1_and_the_cause(
     tmp_path: Path,
 ) -> None:
     config = write_sources(tmp_path)
@@ -356,7 +356,7 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     )
 
 
-def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
+def test_a_pipe_gets_lines_with_times_and_no_control_codes(
     small_config: Path, tmp_path: Path
 ) -> None:
     command = owt("run", tmp_path / "run", small_config, "--workers", 1, "--until", "fetch")

@@ -32,7 +32,7 @@ KILLS = 10
 REPEATING = f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
 
 
-def test_every_stage_keeps_and_rejects_something_and_the_run_verifies(small_run: Path) -> None:
+def test_every_stage_keeps_and_rejects_and_the_run_verifies(small_run: Path) -> None:
     for stage in list(STAGES)[:-2]:
         counts = manifest_of(small_run, STAGES[stage].output).counts
         assert counts.left > 0, stage
@@ -60,7 +60,7 @@ def test_workers_that_share_no_memory_write_the_same_bytes(
     assert differing(small_run, tmp_path / "run") == []
 
 
-def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
+def test_a_rerun_does_nothing_and_an_option_what_it_must(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")

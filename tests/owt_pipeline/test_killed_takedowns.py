@@ -139,7 +139,7 @@ def test_a_takedown_killed_in_its_search_goes_on_as_it_says(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.1, 0.3, 0.5, 0.7, 0.9, 1.2])
-def test_a_takedown_killed_in_its_first_second_is_whole_or_not_begun(
+def test_a_takedown_killed_at_once_is_whole_or_not_begun(
     run: Path, run_without: Path, forgotten: str, request_list: Path, seconds: float
 ) -> None:
     command = owt("forget", run, request_list, "--workers", 1)

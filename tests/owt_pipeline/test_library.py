@@ -114,9 +114,7 @@ def test_page_of_another_type_is_a_type_error(page: object) -> None:
         (lambda: owt.near_duplicates(["a"], treshold=0.5), "did you mean 'threshold'"),
     ],
 )
-def test_unknown_options_are_value_errors_that_suggest_the_right_one(
-    call: Callable[[], object], said: str
-) -> None:
+def test_unknown_options_suggest_the_right_one(call: Callable[[], object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         call()
 
@@ -338,7 +336,7 @@ def test_line_ends_of_windows_change_nothing() -> None:
     ].to_pylist() == ["exact"]
 
 
-def test_two_threads_and_a_forked_process_may_use_the_library_at_once(tmp_path: Path) -> None:
+def test_threads_and_a_forked_process_share_the_library(tmp_path: Path) -> None:
     """In a process of its own, since it forks."""
     script = tmp_path / "script.py"
     script.write_text(f"""

@@ -144,7 +144,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("command", ["run", "import"])
-def test_a_run_killed_before_its_first_success_goes_on_without_its_flags(
+def test_a_run_killed_before_its_first_success_goes_on(
     command: str, tmp_path: Path, links: Path
 ) -> None:
     run = tmp_path / "run"

@@ -29,7 +29,7 @@ with progress.step("fetch (a step whose name is longer than a line is)", shards=
 """
 
 
-def test_on_a_terminal_a_live_line_is_cut_to_its_width_and_removed_at_the_end() -> None:
+def test_a_terminal_gets_a_live_line_of_its_width() -> None:
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}
@@ -48,7 +48,7 @@ def test_on_a_terminal_a_live_line_is_cut_to_its_width_and_removed_at_the_end() 
     assert re.search(r"\r +\r$", written), "the bar is removed"
 
 
-def test_a_step_names_its_stage_rate_time_left_and_frequent_rejects(
+def test_a_step_shows_stage_rate_time_left_and_rejects(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.0)
@@ -77,7 +77,7 @@ def test_a_time_left_has_hours_minutes_and_seconds(seconds: float, shown: str) -
     assert progress.clock(seconds) == shown
 
 
-def test_steps_without_rows_count_shards_and_quiet_ones_show_nothing(
+def test_steps_without_rows_count_shards_and_quiet_shows_none(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.0)

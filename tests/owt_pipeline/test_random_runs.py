@@ -40,7 +40,7 @@ def test_a_random_program_with_kills_ends_as_a_fresh_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", _WITH_BEAM)
-def test_a_random_program_on_the_local_runner_ends_as_a_fresh_run(
+def test_a_random_local_program_ends_as_a_fresh_run(
     seed: int, inputs: Path, tmp_path: Path
 ) -> None:
     Program(seed, inputs, tmp_path).execute()

@@ -153,7 +153,7 @@ def test_what_forget_has_recorded_is_done_by_run(
     assert attempt(["verify", run])[0] == 0
 
 
-def test_a_changed_file_of_the_corpus_is_made_again_to_be_published(
+def test_a_changed_file_of_the_corpus_is_rebuilt_for_publishing(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from owt_pipeline.commands import publish

@@ -58,7 +58,7 @@ def check(process: subprocess.Popen[str], workdir: Path, expected: Path, given: 
 
 
 @pytest.mark.slow
-def test_the_readme_s_script_as_a_file_makes_the_run_that_owt_makes(
+def test_the_readmes_script_as_a_file_makes_owts_run(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"
@@ -67,7 +67,7 @@ def test_the_readme_s_script_as_a_file_makes_the_run_that_owt_makes(
 
 
 @pytest.mark.slow
-def test_the_readme_s_script_as_a_cell_makes_the_run_that_owt_makes(
+def test_the_readmes_script_as_a_cell_makes_owts_run(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     """A notebook's code is that of a `__main__` without a file."""

@@ -122,7 +122,7 @@ def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
         CleanText(min_token=5)
 
 
-def test_a_url_that_is_no_text_counts_as_none_and_a_row_without_the_field_is_a_reject() -> None:
+def test_a_url_that_is_not_text_counts_as_none() -> None:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         rows = [{"html": page(1), "url": url} for url in (float("nan"), 7, b"https://example.org/")]
         result = pipeline | beam.Create(rows) | ExtractText()

@@ -120,7 +120,7 @@ def stop(*_: object) -> None:
 
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 @pytest.mark.parametrize("command", ["forget", "run --until clean", "verify --repair"])
-def test_what_a_killed_stage_has_finished_is_not_swept_by_another_command(
+def test_other_commands_do_not_sweep_a_killed_stages_shards(
     run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = interrupt(monkeypatch, run, stage)
@@ -175,7 +175,7 @@ def test_a_complete_run_sweeps_what_a_killed_stage_has_finished(
     assert "no problems found" in ask_owt("verify", run)
 
 
-def test_a_complete_run_leaves_what_a_run_that_took_over_has_made(
+def test_a_complete_run_leaves_the_files_of_its_successor(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     since = os.stat(run / ROOT).st_mtime
@@ -212,7 +212,7 @@ _COMMANDS = ("ls", "verify", "run", "run --until clean", "run --dry_run", "forge
 
 @pytest.mark.parametrize("damage", ["damaged", "missing", "behind"])
 @pytest.mark.parametrize("command", _COMMANDS)
-def test_a_damaged_or_older_copy_of_the_root_is_reported_and_renewed(
+def test_a_damaged_or_older_copy_of_the_root_is_renewed(
     run: Path, damage: str, command: str, tmp_path: Path
 ) -> None:
     root, copy = run / ROOT, run / COPY
@@ -235,7 +235,7 @@ def test_a_damaged_or_older_copy_of_the_root_is_reported_and_renewed(
 
 @pytest.mark.parametrize("damage", ["lost", "damaged", "both lost"])
 @pytest.mark.parametrize("command", ["ls", "verify", "run", "forget"])
-def test_a_stale_copy_and_a_lost_root_bring_no_forgotten_page_back(
+def test_a_stale_copy_of_the_root_brings_no_page_back(
     run: Path, finished_run: Path, damage: str, command: str, tmp_path: Path
 ) -> None:
     stale = (run / COPY).read_bytes()

@@ -66,7 +66,7 @@ def stop(*_: object) -> None:
 
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 @pytest.mark.parametrize("command", ["forget", "run --until clean", "verify --repair"])
-def test_what_a_killed_stage_has_finished_is_continued_after_another_command(
+def test_a_killed_stage_continues_after_another_command(
     run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = interrupt(monkeypatch, run, stage)
@@ -86,7 +86,7 @@ def test_what_a_killed_stage_has_finished_is_continued_after_another_command(
 
 
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
-def test_a_complete_run_sweeps_what_a_killed_stage_of_pages_has_finished(
+def test_a_complete_run_sweeps_a_killed_stages_pages(
     run: Path, finished_run: Path, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = interrupt(monkeypatch, run, stage)
@@ -103,7 +103,7 @@ _LEDGER_FOLDERS = (
 @pytest.mark.parametrize("folder", _LEDGER_FOLDERS)
 @pytest.mark.parametrize("loss", ["one file", "folder", "changed", "cut"])
 @pytest.mark.parametrize("has_pages", [True, False])
-def test_lost_rejects_and_places_of_pages_are_reported_and_made_again(
+def test_lost_rejects_and_places_are_reported_and_rebuilt(
     run: Path, finished_run: Path, folder: str, loss: str, has_pages: bool
 ) -> None:
     path = max((run / folder).iterdir(), key=lambda path: path.stat().st_size)
@@ -178,9 +178,7 @@ def test_a_killed_growth_goes_on_as_its_message_advises(
         assert "no problems found" in ask_owt("verify", copy)
 
 
-def test_settings_that_lost_a_source_are_restored_as_their_message_advises(
-    run: Path, finished_run: Path
-) -> None:
+def test_settings_without_a_source_are_restored_as_advised(run: Path, finished_run: Path) -> None:
     first, later = (finished_run.parent / f"RS_{name}.gz" for name in "AB")
     ask_owt("run", run, "--add", "--dumps", later, "--workers", 1)
     settings = run / "settings.toml"

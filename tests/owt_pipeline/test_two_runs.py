@@ -70,9 +70,7 @@ def is_swapping(run: Storage) -> bool:
 
 
 @pytest.mark.parametrize("place", PLACES[:2], indirect=True)
-def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(
-    small_config: Path, place: str
-) -> None:
+def test_one_run_works_and_a_killed_one_is_replaced_at_once(small_config: Path, place: str) -> None:
     run = Storage(f"{place}/run")
     with at_work(small_config, run) as first:
         stop(first, run)  # so that it does not end meanwhile
@@ -133,7 +131,7 @@ def test_an_object_that_is_not_renewed_is_taken_over(monkeypatch: pytest.MonkeyP
         assert running(run) is None
 
 
-def test_a_job_that_nobody_waits_for_keeps_the_lock_until_it_ends(tmp_path: Path) -> None:
+def test_a_job_nobody_waits_for_keeps_the_lock_to_its_end(tmp_path: Path) -> None:
     run = Storage(str(tmp_path))
     with pytest.raises(JobRuns), lock.hold(run, "one", as_object=True):
         raise JobRuns("the job is at work")
@@ -147,7 +145,7 @@ def test_a_job_that_nobody_waits_for_keeps_the_lock_until_it_ends(tmp_path: Path
     assert not run.exists(lock.OBJECT)
 
 
-def test_a_damaged_or_lost_root_is_restored_from_its_copy_and_both_damaged_is_an_error(
+def test_a_lost_root_is_restored_from_its_copy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Storage(str(tmp_path))

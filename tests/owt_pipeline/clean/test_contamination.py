@@ -29,9 +29,7 @@ from tests.owt_pipeline.runs import ask_owt
 @pytest.mark.parametrize(
     "name", ["set.jsonl", "set.jsonl.gz", "SET.JSON", "set.txt", "set.txt.xz", "set.parquet"]
 )
-def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(
-    tmp_path: Path, name: str
-) -> None:
+def test_documents_with_text_of_an_evaluation_set_are_rejected(tmp_path: Path, name: str) -> None:
     question = (
         "Which of the four travellers first saw the café of the harbour on that cold evening?"
     )

@@ -64,7 +64,7 @@ def workdir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_stage_writes_the_same_bytes_with_any_number_of_workers(workdir: Path) -> None:
+def test_any_number_of_workers_writes_the_same_bytes(workdir: Path) -> None:
     written = []
     for workers in (1, 2):
         manifest, ran = run_stage(STAGE, Options(), Runtime(Storage(str(workdir)), workers))

@@ -61,7 +61,7 @@ def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, file: 
     }  # fmt: skip
 
 
-def test_each_row_of_odd_tables_is_a_url_or_a_reject_with_its_place(tmp_path: Path) -> None:
+def test_each_row_of_odd_tables_is_a_url_or_a_reject(tmp_path: Path) -> None:
     """tables/ has what programs and people write; tables.txt what becomes of it."""
     run = links(tmp_path / "run", *sorted((HERE / "tables").iterdir()))
     seen = [f"{reject['reason']}: {reject['detail']}" for reject in run.rejects]
@@ -120,7 +120,7 @@ def test_a_null_of_any_spelling_is_no_score(tmp_path: Path, score: str) -> None:
     assert (row.get("reason"), row["score"], row["created_utc"]) == (None, None, None)
 
 
-def test_a_url_that_is_not_utf8_is_a_bad_line_and_a_title_is_null(tmp_path: Path) -> None:
+def test_a_url_that_is_not_utf8_is_a_bad_line(tmp_path: Path) -> None:
     bad = pa.array([b"https://a.example/\xff", b"https://b.example/"]).view(pa.string())
     titles = pa.array([b"a", b"\xfe"]).view(pa.string())
     pq.write_table(pa.table({"url": bad, "title": titles}), tmp_path / "a.parquet")
@@ -172,7 +172,7 @@ DAMAGED = [line.split("\t") for line in (HERE / "damaged.tsv").read_text().split
 
 
 @pytest.mark.parametrize(("name", "problem", "counts"), DAMAGED)
-def test_a_damaged_file_or_one_of_another_kind_is_an_error_in_one_line(
+def test_a_damaged_or_foreign_file_is_an_error_in_one_line(
     tmp_path: Path, name: str, problem: str, counts: str
 ) -> None:
     source, file = (f"--{name.partition('/')[0]}", HERE / "damaged" / name), Path(name).name

@@ -44,7 +44,7 @@ def merge(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[s
     return urls.to_pylist(), rejects.to_pylist()
 
 
-def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_count() -> None:
+def test_accepted_urls_are_rejected_and_earlier_low_scores_count() -> None:
     def generation(
         number: int, *rows: dict[str, Any], known: pa.Table
     ) -> tuple[list[Any], list[Any], pa.Table]:

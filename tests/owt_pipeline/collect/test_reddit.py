@@ -79,7 +79,7 @@ def test_listings_of_many_subreddits_are_read_to_their_ends(
 
 
 @pytest.mark.parametrize(("remaining", "refusals", "requests"), [(0, 0, 3), (95, 2, 5)])
-def test_reddits_rate_limit_is_obeyed_and_after_a_429_the_run_waits_as_asked(
+def test_the_run_obeys_reddits_rate_limit_and_waits_after_429(
     server: RedditServer, busiest: str, tmp_path: Path, remaining: int, refusals: int, requests: int
 ) -> None:
     server.remaining, server.refusals = remaining, refusals
@@ -93,7 +93,7 @@ def test_reddits_rate_limit_is_obeyed_and_after_a_429_the_run_waits_as_asked(
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_continues_at_the_subreddit_where_it_stopped(
+def test_an_interrupted_run_continues_at_its_subreddit(
     server: RedditServer, busiest: str, tmp_path: Path
 ) -> None:
     flags = ("--subreddits", busiest, "programming", "--min_score", "0")

@@ -18,7 +18,7 @@ from owt_pipeline.stages.collect.rules import (
 )
 
 
-def test_a_domain_includes_its_subdomains_and_an_exact_host_only_itself() -> None:
+def test_a_domain_includes_subdomains_and_a_host_only_itself() -> None:
     domains = DomainSet(["imgur.com", "=docs.google.com", "=a.imgur.com", "xn--mnchen-3ya.de"])
     for host in ("imgur.com", "i.m.imgur.com", "a.imgur.com"):
         assert domains.match(host) == "imgur.com"
@@ -104,7 +104,7 @@ def test_no_extension_of_pages_is_blocked() -> None:
     )
 
 
-def test_a_path_that_ends_like_a_file_is_a_page_where_the_host_serves_no_files() -> None:
+def test_a_path_like_a_file_is_a_page_where_a_host_has_no_files() -> None:
     cases = [
         line.split() for line in Path(__file__).with_name("paths.txt").read_text().splitlines()
     ]

@@ -85,7 +85,7 @@ def test_the_top_submissions_of_2013_are_accounted_for(testdata: Path, tmp_path:
         ("warcs", ("web/wcxb-dev.warc.gz",), 1308, 1304),
     ],
 )
-def test_recorded_answers_of_the_api_published_dumps_and_warc_files_are_read(
+def test_recorded_api_answers_dumps_and_warc_files_are_read(
     testdata: Path, tmp_path: Path, kind: str, files: tuple[str, ...], entered: int, left: int
 ) -> None:
     run = collect(tmp_path, **{kind: tuple(str(testdata / file) for file in files)}, min_score=1)
@@ -94,9 +94,7 @@ def test_recorded_answers_of_the_api_published_dumps_and_warc_files_are_read(
     assert holds(run)
 
 
-def test_the_bytes_depend_neither_on_workers_nor_on_runner_and_place_and_order_of_files(
-    testdata: Path, tmp_path: Path
-) -> None:
+def test_bytes_depend_on_no_worker_runner_or_order_of_files(testdata: Path, tmp_path: Path) -> None:
     files = [testdata / "reddit" / name for name in ("RS_wcxb-dev.zst", "RS_v2_2005-06.xz")]
     (other := tmp_path / "elsewhere").mkdir()
     for file in files:
@@ -175,7 +173,7 @@ def test_an_impossible_date_is_quoted_as_it_is(tmp_path: Path, created: int) -> 
     assert shown["stages"][0]["created_utc"] == created
 
 
-def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Path) -> None:
+def test_policies_decide_and_the_manifest_counts_the_rejects(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked.txt"
     blocked.write_text("evil.example\n")
     link = {
@@ -218,7 +216,7 @@ def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Pa
     assert {"kind": "blocklist", "name": "=cgi.org"} in run.manifest.sources
 
 
-def test_without_a_source_or_with_a_broken_blocklist_the_run_stops_with_one_line(
+def test_no_source_or_a_broken_blocklist_stops_with_one_line(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(UserError, match=r"--dumps, --links, --warcs and --subreddits"):
@@ -264,9 +262,7 @@ def test_sources_may_be_deleted_once_they_are_published(
 @pytest.mark.parametrize(
     ("shards", "expected"), [(0, 8), (8, 8), (8.1, 16), (17, 32), (64, 64), (1e6, 1 << 15)]
 )
-def test_shards_are_a_power_of_two_so_that_generations_share_hosts_with_few(
-    shards: float, expected: int
-) -> None:
+def test_shards_are_a_power_of_two_so_generations_share_hosts(shards: float, expected: int) -> None:
     source = {"kind": "dump", "bytes": int(shards * (100 << 20))}
     assert STAGE.shards_for(Options(), [source]) == expected
     assert STAGE.shards_for(Options(num_shards=5), [source]) == 5

@@ -65,9 +65,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("expected", "changes"), CASES)
-def test_submissions_of_all_eras_become_the_same_row_or_a_reject_with_a_reason(
-    expected: str, changes: str
-) -> None:
+def test_submissions_of_all_eras_become_a_row_or_a_reject(expected: str, changes: str) -> None:
     fields = {
         name: value for name, value in {**LINK, **json.loads(changes)}.items() if value != "ABSENT"
     }

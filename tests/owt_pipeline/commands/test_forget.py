@@ -80,7 +80,7 @@ def gone(small_run: Path, forgotten: Path) -> set[int]:
     }
 
 
-def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
+def test_named_documents_leave_corpus_tokens_and_get_a_reason(
     small_run: Path, forgotten: Path, gone: set[int]
 ) -> None:
     assert len(gone) == 2
@@ -139,9 +139,7 @@ def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(
         assert json.dumps(paragraph)[1:-1] not in report
 
 
-def test_the_report_shows_no_text_of_a_domain_that_clean_rejected(
-    small_run: Path, tmp_path: Path
-) -> None:
+def test_the_report_shows_no_text_of_a_rejected_domain(small_run: Path, tmp_path: Path) -> None:
     """Their rows are not in the corpus' rejects, so only the list says that they are to go."""
     run = copy_of(small_run, tmp_path / "run")
 
@@ -188,7 +186,7 @@ def test_only_the_shards_it_is_in_are_rewritten(
     assert {"corpus/part-00001.parquet", "tokens/train/part-00001.arrow"} <= gone <= written
 
 
-def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
+def test_the_bytes_equal_a_run_with_the_list_from_the_start(
     small_config: Path, forgotten: Path, tmp_path: Path
 ) -> None:
     run = copy_of(forgotten, tmp_path / "run", without=("corpus", "tokens", "report"))
@@ -255,9 +253,7 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(
-    small_run: Path, tmp_path: Path
-) -> None:
+def test_an_entry_outside_the_corpus_is_reported_and_kept(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
     assert "name no document of" in ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)

@@ -206,7 +206,7 @@ def test_a_run_that_makes_texts_again_says_so(run: Path) -> None:
     assert "clean/ may hold texts that were taken down" in ask_owt("run", run, *FLAGS)
 
 
-def test_a_misspelt_entry_is_named_and_a_byte_order_mark_is_not_read(run: Path) -> None:
+def test_a_misspelt_entry_is_named_and_a_bom_is_not_read(run: Path) -> None:
     output = forget(run, f"\ufeff{NAMED}", "nobody.example", "https://b.example/pgae")
     assert corpus(run) == {"https://b.example/page"}
     assert "2 entries of the list name no document" in output
@@ -214,7 +214,7 @@ def test_a_misspelt_entry_is_named_and_a_byte_order_mark_is_not_read(run: Path) 
     assert "https://b.example/pgae" in output
 
 
-def test_copies_of_a_domain_elsewhere_stay_if_they_were_there_before(tmp_path: Path) -> None:
+def test_older_copies_of_a_domain_elsewhere_stay(tmp_path: Path) -> None:
     """One of them may be the original. A copy that comes later is none."""
     run = tmp_path / "run"
     near = {"https://near.example/page": changed(FIRST, 60)}

@@ -90,7 +90,7 @@ def test_file_without_the_field_is_one_line(
     assert "b.jsonl" in capsys.readouterr().err
 
 
-def test_what_must_not_be_replaced_by_the_pairs_is_refused_before_any_work(
+def test_pairs_replace_no_input_folder_link_or_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = tmp_path / "texts.jsonl"

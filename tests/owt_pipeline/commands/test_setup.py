@@ -37,7 +37,7 @@ def test_a_written_config_is_read_back_without_complaint(
         assert all(table.items() <= tables[name].items() for name, table in recipe.items())
 
 
-def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
+def test_an_unknown_preset_and_an_existing_file_are_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, path = str(tmp_path / "run"), tmp_path / "run" / "settings.toml"

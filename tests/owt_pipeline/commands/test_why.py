@@ -66,7 +66,7 @@ def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(
     assert "is not a run" in ask_owt("why", tmp_path / "run", "example.org/a", code=3)
 
 
-def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(
+def test_every_spelling_of_a_url_gives_the_same_answer(
     small_run: Path,
 ) -> None:
     url = rows_of(small_run, "corpus")[-1]["url"]
@@ -89,7 +89,7 @@ def test_the_token_shard_and_row_hold_that_document(small_run: Path) -> None:
         assert table["n_tokens"][last["row"]].as_py() == last["n_tokens"]
 
 
-def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(
+def test_a_duplicate_names_the_kept_document_and_the_other_way(
     small_run: Path,
 ) -> None:
     decision = next(row for row in rows_of(small_run, "duplicates") if row["rule"] == "near")
@@ -155,7 +155,7 @@ def test_anything_can_be_asked_for(text: str) -> None:
     assert 0 <= asked_for(text).url_id < 2**64
 
 
-def test_a_url_of_several_generations_is_shown_where_it_was_accepted(tmp_path: Path) -> None:
+def test_a_url_of_several_generations_is_shown_where_accepted(tmp_path: Path) -> None:
     scores = {
         "first": {"never": 1, "later": 1, "at_once": 9},
         "second": {"never": 2, "later": 9, "at_once": 9},

@@ -133,7 +133,7 @@ SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_
 
 
 @given(SETS, st.sampled_from([0.3, 0.5, 0.75, 0.8, 1.0]), st.data())
-def test_documents_are_decided_as_by_comparing_all_that_share_a_band(
+def test_decisions_equal_comparing_all_that_share_a_band(
     sets: list[frozenset[int]], threshold: float, data: st.DataObject
 ) -> None:
     bands = data.draw(
@@ -163,7 +163,7 @@ def test_a_later_generation_changes_no_decision(
 
 
 @given(st.frozensets(st.integers(0, 30)), st.frozensets(st.integers(0, 30)), st.floats(0, 1))
-def test_similarity_is_jaccards_and_contained_a_share_of_the_first_set(
+def test_similarity_is_jaccards_and_contained_is_a_share(
     one: frozenset[int], other: frozenset[int], threshold: float
 ) -> None:
     found = compare(*(np.array(sorted(items), np.uint64) for items in (one, other)), threshold)
@@ -192,7 +192,7 @@ def test_decisions_do_not_depend_on_ranges_groups_or_chunks(
     assert dedupe(tmp_path / "cut")[1] == at_once
 
 
-def test_a_document_of_a_large_cluster_is_compared_with_128_and_the_run_says_so(
+def test_a_large_cluster_compares_128_and_the_run_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of 200 documents that share a band, the last is a copy of the one that shares most."""

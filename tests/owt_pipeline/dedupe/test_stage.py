@@ -27,9 +27,7 @@ from tests.owt_pipeline.runs import differing, shard_file
 
 
 @pytest.mark.parametrize("ngram", [5, 3])
-def test_every_removed_document_has_a_similar_kept_one_and_no_kept_ones_are_similar(
-    tmp_path: Path, ngram: int
-) -> None:
+def test_removed_documents_have_a_similar_kept_one(tmp_path: Path, ngram: int) -> None:
     texts = corpus_with_copies(seed=2, documents=150)
     found = decide(tmp_path, texts, ngram=ngram)
     assert {row["rule"] for row in found.values()} == {"exact", "near"}
@@ -53,7 +51,7 @@ def test_every_removed_document_has_a_similar_kept_one_and_no_kept_ones_are_simi
     assert len(left) <= 0.01 * len(similar)
 
 
-def test_decisions_are_the_same_for_any_shards_and_workers_and_are_counted(tmp_path: Path) -> None:
+def test_decisions_are_counted_and_equal_for_any_shards(tmp_path: Path) -> None:
     texts = corpus_with_copies(seed=3)
     found = []
     for num_shards, workers in ((1, 1), (3, 1), (3, 2), (7, 2)):
@@ -121,9 +119,7 @@ def test_planted_copies_of_articles_are_found(tmp_path: Path, testdata: Path) ->
     assert {frozenset((gone, row["kept"])) for gone, row in found.items()} == truth
 
 
-def test_pairs_judged_by_people_are_removed_if_and_only_if_similar(
-    tmp_path: Path, testdata: Path
-) -> None:
+def test_pairs_judged_by_people_are_removed_if_similar(tmp_path: Path, testdata: Path) -> None:
     """Every removed page reaches the threshold, and every pair that reaches it is found."""
     with gzip.open(testdata / "neardup/gov2-pairs.jsonl.gz", "rt") as file:
         pairs = [json.loads(line) for line in file][::2]
@@ -188,7 +184,7 @@ def test_texts_of_three_megabytes_are_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("last", "edges", "comparisons"), [("", 4, 0), ("visitor{}", 21 * COUNT - 1, COUNT - 1)]
 )
-def test_many_copies_are_neither_joined_nor_compared_pair_by_pair(
+def test_many_copies_are_not_compared_pair_by_pair(
     tmp_path: Path, last: str, edges: int, comparisons: int
 ) -> None:
     """Of a repeated text, which is sketched once a part; and of texts that share buckets and

@@ -73,9 +73,7 @@ STAGE = Numbers()
 
 
 @pytest.mark.parametrize("parts", [0, 1, 5])
-def test_rows_reach_the_part_they_are_sent_to_with_any_number_of_workers(
-    tmp_path: Path, parts: int
-) -> None:
+def test_rows_reach_their_part_with_any_number_of_workers(tmp_path: Path, parts: int) -> None:
     written = []
     for workers in (1, 2):
         workdir = Storage(str(tmp_path / str(workers)))
@@ -129,7 +127,7 @@ FAILING = Failing()
 
 @pytest.mark.parametrize("flags", [(), ELSEWHERE])
 @pytest.mark.parametrize("fault", [UsageError, UserError])
-def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_every_runner(
+def test_a_mistake_found_in_a_worker_is_one_line_on_every_runner(
     tmp_path: Path, flags: tuple[str, ...], fault: type[UserError]
 ) -> None:
     workdir = Storage(str(tmp_path))
@@ -193,7 +191,7 @@ class LeftRunner(ElsewhereRunner):
 LEFT = (f"--runner={LeftRunner.__module__}.{LeftRunner.__name__}",)
 
 
-def test_a_job_that_its_launcher_leaves_keeps_the_lock_and_the_next_command_says_how_it_ended(
+def test_a_job_left_by_its_launcher_keeps_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "is_detached", lambda _: True)
@@ -245,7 +243,7 @@ class Replaced(Numbers):
 
 
 @pytest.mark.parametrize("does", ["publishes", "begins", "ends"])
-def test_a_job_whose_run_was_replaced_ends_by_itself_and_leaves_the_other_run_alone(
+def test_a_job_whose_run_was_replaced_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
 ) -> None:
     """No attempt at anything fails, as a runner may try again without end; the launcher says
@@ -274,7 +272,7 @@ class ReplacedEarly(Numbers):
     steps = (Step(take_over_and_send, "numbers", keys=five_parts), Numbers.steps[1])
 
 
-def test_no_shard_is_made_from_what_parts_of_a_lost_run_have_not_sent(
+def test_no_shard_is_made_from_unsent_parts_of_a_lost_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other run would take its record for that of a complete shard."""

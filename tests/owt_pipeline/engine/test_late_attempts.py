@@ -258,7 +258,7 @@ def test_a_swept_root_has_a_new_version(workdir: Storage) -> None:
     assert read_root(workdir)[1] != before, "so that no run publishes with files that were swept"
 
 
-def test_threads_of_one_process_that_open_different_work_each_get_their_own(
+def test_threads_that_open_different_work_get_their_own(
     workdir: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, wrong = [attempt(workdir, text).run for text in "ab"], []

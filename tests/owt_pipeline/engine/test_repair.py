@@ -91,7 +91,7 @@ MADE_FROM_EACH_OTHER = ("urls", "pages", "documents", "clean", "corpus")
 
 @pytest.mark.parametrize("damage", [delete, truncate, flip])
 @pytest.mark.slow
-def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
+def test_any_lost_or_damaged_file_is_found_and_rebuilt(
     small_run: Path, small_config: Path, tmp_path: Path, damage: Callable[[Path], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -135,7 +135,7 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
 
 
 @pytest.mark.slow
-def test_a_shard_of_a_later_generation_is_made_again_though_an_earlier_ones_rejects_are_lost_too(
+def test_a_later_shard_is_rebuilt_without_earlier_rejects(
     small_run: Path, small_config: Path, tmp_path: Path
 ) -> None:
     """`collect` makes it from what its earlier shards know, although nothing else needs these."""
@@ -158,7 +158,7 @@ def test_a_shard_of_a_later_generation_is_made_again_though_an_earlier_ones_reje
     assert differing(run, before) == []
 
 
-def test_missing_and_short_files_of_final_datasets_are_found_by_one_listing_and_repaired(
+def test_one_listing_finds_missing_files_of_final_datasets(
     small_run: Path, small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = (run / "run-log.jsonl").stat().st_size
@@ -176,7 +176,7 @@ def test_missing_and_short_files_of_final_datasets_are_found_by_one_listing_and_
 
 
 @pytest.mark.slow
-def test_what_nothing_needs_stays_away_and_what_something_needs_is_made_again(
+def test_only_files_that_something_needs_are_rebuilt(
     small_run: Path, small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = (run / "run-log.jsonl").stat().st_size
@@ -193,7 +193,7 @@ def test_what_nothing_needs_stays_away_and_what_something_needs_is_made_again(
     assert differing(run, small_run) == []
 
 
-def test_a_gone_shard_that_comes_out_otherwise_is_an_error_whose_remedy_works(
+def test_the_remedy_for_a_shard_with_other_bytes_works(
     small_run: Path,
     small_config: Path,
     run: Path,
@@ -271,7 +271,7 @@ class FiveShards(Stage):
         return 5
 
 
-def test_a_record_names_the_versions_that_its_shard_was_made_with(tmp_path: Path) -> None:
+def test_a_record_names_the_versions_that_made_its_shard(tmp_path: Path) -> None:
     for library, write in (("one", write_until_three), ("two", write_rows)):
         stage = FiveShards(write)
         stage.libraries = (library,)
@@ -295,7 +295,7 @@ def test_a_record_names_the_versions_that_its_shard_was_made_with(tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("damage", [delete, truncate])
-def test_an_interrupted_stage_ends_with_the_same_bytes_whatever_of_it_is_damaged(
+def test_an_interrupted_stage_ends_with_the_same_bytes(
     tmp_path: Path, pattern: str, damage: Callable[[Path], None]
 ) -> None:
     finished, interrupted = (

@@ -113,9 +113,7 @@ def test_a_stage_balances_and_is_finished_when_run_again(runtime: Runtime) -> No
     assert rows["url_id"].to_pylist() == [1000 * s + i for s in range(3) for i in range(1, ROWS, 2)]
 
 
-def test_an_option_whose_output_fails_leaves_the_old_output_as_it_was(
-    runtime: Runtime, tmp_path: Path
-) -> None:
+def test_an_option_that_fails_leaves_the_old_output(runtime: Runtime, tmp_path: Path) -> None:
     run_stage(MAKE, MakeOptions(), runtime)
     before = (run_stage(FILTER, FilterOptions(), runtime)[0], snapshot(tmp_path))
     with pytest.raises(WorkerError):
@@ -150,7 +148,7 @@ def first_is_slow(batch: pa.RecordBatch) -> int:
     return i
 
 
-def test_a_slow_batch_holds_the_others_back_and_then_they_continue() -> None:
+def test_a_slow_batch_holds_others_back_then_they_continue() -> None:
     pool = WorkerPool(2)
     try:
         batches = [pa.RecordBatch.from_pydict({"i": [i]}) for i in range(150)]
@@ -183,9 +181,7 @@ for _ in range(2):
 """
 
 
-def test_the_stage_of_the_page_runs_in_workers_and_is_finished_when_run_again(
-    small_run: Path, tmp_path: Path
-) -> None:
+def test_the_stage_of_the_page_runs_and_is_then_finished(small_run: Path, tmp_path: Path) -> None:
     (code,) = re.findall(r"## Add a stage\n.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 45
     (tmp_path / "long_documents.py").write_text(code)

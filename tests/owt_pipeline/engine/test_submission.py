@@ -67,9 +67,7 @@ def test_an_unknown_runner_or_address_is_an_error_and_no_wait(
     assert time.monotonic() - started < 60
 
 
-def test_masters_on_this_machine_need_nothing_to_answer_and_workers_are_kept_between_shuffles() -> (
-    None
-):
+def test_local_masters_keep_workers_between_shuffles() -> None:
     from apache_beam.options.pipeline_options import PortableOptions
 
     for flags in (

@@ -143,7 +143,7 @@ def give_back(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def test_workers_killed_at_any_moment_cost_what_they_were_at_and_nothing_else() -> None:
+def test_killed_workers_cost_only_their_own_batches() -> None:
     batches: list[pa.RecordBatch] = []
     killed = set()
 
@@ -213,9 +213,7 @@ def end_as_asked(shard: int) -> None:
         (3, "memory is used up: use fewer --workers"),
     ],
 )
-def test_a_worker_that_dies_at_a_shard_is_an_error_that_says_how_and_the_next_run_works(
-    shard: int, message: str
-) -> None:
+def test_a_worker_that_dies_at_a_shard_is_a_clear_error(shard: int, message: str) -> None:
     pool = WorkerPool(2)
     try:
         with pytest.raises((UserError, WorkerError), match=message):
@@ -230,7 +228,7 @@ def test_a_worker_that_dies_at_a_shard_is_an_error_that_says_how_and_the_next_ru
         pool.close()
 
 
-def test_a_batch_that_never_ends_is_given_up_after_its_time_and_not_tried_again() -> None:
+def test_an_endless_batch_is_given_up_and_not_retried() -> None:
     batches = [pa.record_batch({"i": [i]}) for i in range(6)]
     pool = WorkerPool(2)
     try:
@@ -257,7 +255,7 @@ def die_once(batch: pa.RecordBatch, folder: str) -> int:
     return int(batch["i"][0].as_py())
 
 
-def test_a_batch_whose_worker_was_killed_from_outside_gets_another_try(tmp_path: Path) -> None:
+def test_a_batch_whose_worker_was_killed_is_retried(tmp_path: Path) -> None:
     batches = [pa.record_batch({"i": [i]}) for i in range(3)]
     pool = WorkerPool(2)
     try:
@@ -267,7 +265,7 @@ def test_a_batch_whose_worker_was_killed_from_outside_gets_another_try(tmp_path:
         pool.close()
 
 
-def test_when_the_server_is_killed_its_workers_go_on_and_new_ones_get_another() -> None:
+def test_workers_outlive_their_killed_server() -> None:
     batch = pa.record_batch({"i": [1]})
     pool = WorkerPool(1)
     try:
@@ -323,9 +321,7 @@ def load_colorsys() -> None:
         ),
     ],
 )
-def test_workers_are_forked_with_what_is_preloaded_but_for_what_is_missing(
-    needed: list[str], found: str
-) -> None:
+def test_workers_are_forked_with_preloads_that_exist(needed: list[str], found: str) -> None:
     script = _PRELOADING.format(needed=needed)
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True

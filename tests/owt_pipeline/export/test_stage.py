@@ -46,7 +46,7 @@ def decided(tmp_path: Path) -> Decided:
     return tmp_path, dedupe(tmp_path)[1]
 
 
-def test_corpus_is_clean_without_duplicates_which_are_rejects_that_name_what_is_kept(
+def test_corpus_is_clean_without_duplicates(
     decided: Decided,
 ) -> None:
     workdir, decisions = decided
@@ -117,7 +117,7 @@ def imported(folder: Path, texts: dict[str, str], *flags: object) -> Path:
     return run
 
 
-def test_a_later_generation_changes_neither_copies_nor_a_byte_of_earlier_ones(
+def test_a_later_generation_changes_no_byte_of_earlier_ones(
     tmp_path: Path,
 ) -> None:
     """Each counts its own: what repeats a document of an earlier generation is in `duplicates/`
@@ -218,7 +218,7 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
     assert "| `fetch` | demo.warc.gz |" in text
 
 
-def test_a_card_says_reddit_and_languages_only_where_they_are_true(small_run: Path) -> None:
+def test_a_card_names_reddit_and_languages_only_where_true(small_run: Path) -> None:
     urls, documents = (manifest_of(small_run, name) for name in ("urls", "documents"))
     reddit = card({"urls": urls}, Counts(), {}, {}, 0, 1)
     own = card({"documents": replace(documents, stage="import")}, Counts(), {}, {}, 0, 1)

@@ -70,7 +70,7 @@ def test_signatures_ignore_numbers_in_names() -> None:
         assert signature[0] == signature[1] != signature[2]
 
 
-def test_odds_come_from_names_around_a_block_and_from_words_of_short_texts() -> None:
+def test_odds_come_from_names_and_from_words_of_short_texts() -> None:
     page = seen(PAGE)
     found = lexical(page, Odds({"post": 2.0, "menu": -3.0, "<footer>": -1.0}, {"rights": -4.0}))
     lows, highs = found[:, 0], found[:, 1]
@@ -87,7 +87,7 @@ def test_odds_come_from_names_around_a_block_and_from_words_of_short_texts() -> 
     ]
 
 
-def test_names_of_comments_in_other_languages_have_the_odds_of_english_ones() -> None:
+def test_comment_names_in_other_languages_have_english_odds() -> None:
     odds = Odds({"comments": -2.0, "replies": -0.5}, {})
     assert {
         odds.of_name(f"<div> {name}")[0]

@@ -130,7 +130,7 @@ def extract(
 @pytest.mark.parametrize(
     "extractor", ["blocks", pytest.param("trafilatura", marks=pytest.mark.slow)]
 )
-def test_hostile_pages_become_rows_and_their_neighbours_are_unaffected(
+def test_hostile_pages_become_rows_and_spare_their_neighbours(
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str
 ) -> None:
     hostile = hostile_pages()

@@ -157,6 +157,6 @@ def test_utf16_that_is_only_declared_is_no_utf16() -> None:
     assert decode(chinese.encode("utf-16-le"), "utf-16")[0] == chinese
 
 
-def test_undefined_bytes_still_show_that_a_declared_charset_is_wrong() -> None:
+def test_undefined_bytes_show_that_a_charset_is_wrong() -> None:
     text = "Съешь же ещё этих мягких французских булок да выпей чаю. " * 5
     assert decode(text.encode("cp1251"), "windows-1253")[1] == "cp1251"

@@ -70,7 +70,7 @@ def test_the_cut_rises_with_the_probability_of_an_article(article: float, kept: 
     assert _choose(page, np.array([0.9, 0.9, 0.9, 0.45]), CUT, article).sum() == kept
 
 
-def test_the_lower_cut_holds_where_the_higher_would_leave_out_a_third() -> None:
+def test_the_lower_cut_holds_where_the_higher_loses_a_third() -> None:
     page = page_of(P * 3)
     assert _choose(page, np.array([0.9, 0.45, 0.45]), CUT, 1.0).all()
     assert _choose(page, np.array([0.9, 0.9, 0.3]), CUT, 1.0).tolist() == [True, True, False]

@@ -32,9 +32,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("reason", "page"), CASES)
-def test_missing_pages_parked_domains_and_walls_are_rejected_and_pages_like_them_kept(
-    reason: str, page: str
-) -> None:
+def test_missing_parked_and_walled_pages_are_rejected(reason: str, page: str) -> None:
     assert (reason_for_no_page(Page("", page, 1)) or [""])[0] == reason
     for reject_walls in (True, False):
         found = extract_body(Options(reject_walls=reject_walls), "http://a.example/x", 1, page)
@@ -117,7 +115,7 @@ SENTENCE = (
 
 
 @pytest.mark.slow
-def test_reserved_pages_of_an_archive_are_rejected_unless_they_are_to_be_kept(
+def test_reserved_pages_of_an_archive_are_rejected_unless_kept(
     tmp_path: Path,
 ) -> None:
     run, archive, links = tmp_path / "run", tmp_path / "pages.warc.gz", tmp_path / "urls.txt"

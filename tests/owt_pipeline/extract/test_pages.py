@@ -46,7 +46,7 @@ def plain(html: str) -> str:
     return plain_text(read_page(f"<html><body>{html}</body></html>").blocks)
 
 
-def test_plain_text_has_a_row_per_line_without_a_column_that_is_empty() -> None:
+def test_plain_text_has_a_row_per_line_and_no_empty_column() -> None:
     rows = "<tr><th>Year<th>Sold<tr><td>2001<td><p>7</p><p>or 8</p>"
     assert plain(f"<p>Sales</p><table>{rows}</table>") == "Sales\nYear\tSold\n2001\t7 or 8"
     assert plain("<table><tr><td><td>a<td>b<tr><td><td><td>c</table>") == "a\tb\n\tc"
@@ -213,7 +213,7 @@ PIECES = st.sampled_from(
 
 @example(["<br>", "<code>", "w0 ", "<ul>"])  # code around a block
 @given(st.lists(st.one_of(PIECES, st.integers(0, 99).map(lambda n: f"w{n} ")), max_size=60))
-def test_every_word_is_in_one_block_and_in_order_in_plain_text_and_markdown(
+def test_every_word_is_in_one_block_and_in_order(
     pieces: list[str],
 ) -> None:
     html = "".join(pieces)

@@ -45,7 +45,7 @@ def test_workers_batches_and_shards_change_no_document(
 
 
 @pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
-def test_row_has_markdown_on_request_and_metadata_of_the_page_and_of_its_submission(
+def test_a_row_has_markdown_and_metadata_of_its_submission(
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str
 ) -> None:
     body = (

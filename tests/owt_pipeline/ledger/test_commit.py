@@ -147,7 +147,7 @@ def killed_before_its_record(uri: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_an_attempt_killed_between_its_files_and_its_record_counts_for_nothing(
+def test_an_attempt_killed_before_its_record_counts_for_nothing(
     workdir: Storage, same: bool
 ) -> None:
     context = multiprocessing.get_context("spawn")
@@ -165,7 +165,7 @@ def test_an_attempt_killed_between_its_files_and_its_record_counts_for_nothing(
     assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1
 
 
-def test_a_file_depends_on_its_rows_alone_not_on_the_batches_in_which_they_came(
+def test_a_file_does_not_depend_on_its_rows_batches(
     workdir: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "ROW_GROUP_BYTES", 5_000)

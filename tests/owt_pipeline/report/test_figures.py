@@ -20,7 +20,7 @@ def rows_of(stats: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_each_query_that_is_a_figure_says_what_it_counts_and_can_be_drawn(
+def test_each_figure_describes_its_count_and_can_be_drawn(
     stats: dict[str, Any],
 ) -> None:
     assert list(stats["figures"]) == [file.partition("_")[2] for file in figure_names()]
@@ -217,9 +217,7 @@ def test_removals_show_both_texts(stats: dict[str, Any], sql: Callable) -> None:
         assert row["similarity"] == pytest.approx(similarity, abs=1e-4)
 
 
-def test_documents_dropped_are_of_their_filter_and_those_shown_of_the_corpus(
-    stats: dict[str, Any], sql: Callable
-) -> None:
+def test_dropped_examples_are_of_their_filter(stats: dict[str, Any], sql: Callable) -> None:
     assert len(stats["documents"]) == 20
     assert all(is_shown(document, "corpus", sql) for document in stats["documents"])
     reasons = dict(sql("select reason, count(*) from clean_rejects group by 1"))

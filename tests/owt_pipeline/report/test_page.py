@@ -29,7 +29,7 @@ def sections_of(page: str) -> list[str]:
     return html.fromstring(page).xpath("//section/@id")
 
 
-def test_the_page_is_small_has_every_section_and_needs_no_other_file(small_run: Path) -> None:
+def test_the_page_is_small_complete_and_alone(small_run: Path) -> None:
     text = (small_run / "report" / "index.html").read_text()
     assert len(text) < 1_000_000
     shown = [

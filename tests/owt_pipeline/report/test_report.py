@@ -33,7 +33,7 @@ def test_a_report_that_is_made_again_has_the_same_bytes(small_run: Path, tmp_pat
     assert not list((copy / ".tmp").glob("*"))
 
 
-def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(
+def test_rows_beyond_the_memory_are_spilled_unchanged(
     tmp_path: Path,
 ) -> None:
     def shown(memory: str, threads: int, *settings: str) -> list[tables.Row]:

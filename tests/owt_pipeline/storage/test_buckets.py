@@ -131,7 +131,7 @@ class TestUnusableBuckets:
             )
 
     @pytest.mark.slow
-    def test_a_port_where_nothing_listens_and_a_server_that_never_answers(
+    def test_a_closed_port_and_a_silent_server_are_errors(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:

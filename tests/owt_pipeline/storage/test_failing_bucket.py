@@ -66,7 +66,7 @@ def test_a_run_behind_a_failing_proxy_has_the_same_files(
 
 
 @pytest.mark.parametrize(("num_requests", "failure"), zip([15, 40, 80, 120], FAILURES, strict=True))
-def test_a_run_behind_a_proxy_that_goes_down_is_one_line_and_is_continued(
+def test_a_run_behind_a_failing_proxy_is_one_line_and_continues(
     way: FailingWay,
     texts: Path,
     on_disk: dict[str, bytes],

@@ -101,9 +101,7 @@ class TestStorage:
         assert (first.bytes, first.sha256) == (5, hashlib.sha256(b"files").hexdigest())
         assert not any(map(os.path.exists, [first.path, second.path]))
 
-    def test_a_writer_of_arrow_that_finishes_after_an_error_writes_nothing(
-        self, folder: Storage
-    ) -> None:
+    def test_an_arrow_writer_after_an_error_writes_nothing(self, folder: Storage) -> None:
         table = pa.table({"id": range(100)})
         with (
             pytest.raises(ZeroDivisionError),
@@ -194,7 +192,7 @@ class TestStorage:
         assert pickle.loads(pickle.dumps(folder)).read("x") == b"1"
 
 
-def test_a_process_that_is_stopped_while_it_swaps_is_an_error_of_the_others_and_hangs_none(
+def test_a_process_stopped_while_it_swaps_hangs_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Storage(str(tmp_path))
@@ -217,7 +215,7 @@ def test_a_process_that_is_stopped_while_it_swaps_is_an_error_of_the_others_and_
     assert folder.read("file") == b"now"
 
 
-def test_spool_files_and_folders_are_removed_unless_their_process_is_alive(tmp_path: Path) -> None:
+def test_spools_are_removed_unless_their_process_lives(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path / "run"))
     spool = tmp_path / "run" / ".tmp"
     with storage.spool() as live:
@@ -257,7 +255,7 @@ def test_an_unknown_scheme_says_which_are_known(uri: str) -> None:
         Storage(uri)
 
 
-def test_a_file_that_is_named_in_two_ways_is_read_once_and_that_is_said(
+def test_a_file_named_in_two_ways_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -358,9 +356,7 @@ def forget_digests() -> None:
     folder._sha256_by_file.clear()
 
 
-def test_a_file_is_hashed_again_only_if_size_mtime_or_inode_changed(
-    tmp_path: Path, hashed: list[str]
-) -> None:
+def test_a_file_is_hashed_again_only_if_it_seems_changed(tmp_path: Path, hashed: list[str]) -> None:
     path = tmp_path / "dump"
     path.write_bytes(b"x" * 3_000_000)
     first = describe_source(str(path))
@@ -428,7 +424,7 @@ def test_a_small_table_is_described_the_same_way_twice(name: str, tmp_path: Path
     assert describe_file(str(path), name, first) == first
 
 
-def test_a_gzip_file_that_was_recorded_by_its_content_stays_valid(tmp_path: Path) -> None:
+def test_a_gzip_file_recorded_by_its_content_stays_valid(tmp_path: Path) -> None:
     path = tmp_path / "links"
     path.write_bytes(b"\x1f\x8b and the rest")
     old = {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

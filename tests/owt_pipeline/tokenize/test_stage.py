@@ -53,7 +53,7 @@ def read_mapped(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def test_every_document_is_in_one_split_with_openais_ids_and_is_counted(workdir: Path) -> None:
+def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
     manifest, encoding = manifest_of(workdir, "tokens"), encodings.tiktoken_encoding()
     found: dict[int, list[int]] = {}
     for split in ("train", "val"):
@@ -174,7 +174,7 @@ def tokenizer_of(
     ("kind", "bad"),
     [({}, "abc \u0142d"), ({"unknown": True}, "abc \u0142d"), ({"lower": True}, "abc \u0141D")],
 )
-def test_documents_that_a_tokenizer_cannot_write_are_counted_and_stop_it(
+def test_documents_that_a_tokenizer_cannot_write_stop_it(
     tmp_path: Path, kind: dict[str, bool], bad: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, texts = tokenizer_of(tmp_path / "t.json", **kind), ["abcd ab"] * 9 + [bad]
@@ -207,7 +207,7 @@ def tokenize(workdir: Path, hub: Hub, home: Path, name: str, code: int = 0) -> s
 
 
 @pytest.mark.slow
-def test_hub_tokenizer_is_fetched_once_and_cached_and_unknown_names_are_errors(
+def test_a_hub_tokenizer_is_fetched_once_and_cached(
     tmp_path: Path,
 ) -> None:
     workdir = write_corpus(tmp_path / "run", ["Hello world", "a<|endoftext|>b"] * 30, shards=1)
