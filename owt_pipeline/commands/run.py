@@ -77,33 +77,35 @@ def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(_until_in(words))
     arguments, files, rest = parser.parse_with_files(words)
-    where, path, others = places(parser, files)
-    for word in others:
+    folder, path, other_words = places(parser, files)
+    for word in other_words:
         is_file = "the name of a settings file ends in .toml"
         parser.error(f"unexpected {word!r}: {is_file if os.path.exists(word) else _NO_FILE}")
     check_flags(parser, rest)
     tables = config.read_config(path)
-    runtime = runtime_of(where, arguments, rest, tables)
+    runtime = runtime_of(folder, arguments, rest, tables)
     runtime = replace(runtime, is_complete=arguments.until == LAST)
     stages = list(STAGES.values())
-    given = {stage.name: flags_given(stage.options, arguments) for stage in stages}
+    flags_by_stage = {stage.name: flags_given(stage.options, arguments) for stage in stages}
     if arguments.add:
-        given = {name: config.added(tables, name, flags) for name, flags in given.items()}
-    # Of all stages: a mistake in any is reported before the first runs.
-    options = config.options_of(stages, path, tables, given)
+        flags_by_stage = {
+            name: config.added(tables, name, flags) for name, flags in flags_by_stage.items()
+        }
+    # Options of stages that do not run are checked, too: a mistake is reported at once.
+    options = config.options_of(stages, path, tables, flags_by_stage)
     num_chosen = list(STAGES).index(arguments.until) + 1
     planned = list(zip(stages, options, strict=True))[:num_chosen]
     check_folder(runtime.workdir)
     if arguments.dry_run:
         print(dry_run_table(dry_run(planned, runtime)))
         return ExitCode.DONE
-    with keeping_first_flags(runtime.workdir, path, given) as begun:
+    with keeping_first_flags(runtime.workdir, path, flags_by_stage) as begun:
         results = run_stages(planned, runtime, begun)
     # A job that is submitted later has none.
     if not results:
         return ExitCode.DONE
     _mention_forgotten(results, runtime.workdir)
-    keep_flags(runtime.workdir, path, given)
+    keep_flags(runtime.workdir, path, flags_by_stage)
     if not arguments.quiet:
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
@@ -205,19 +207,21 @@ def dry_run_table(steps: Sequence[Step]) -> str:
     return "\n".join(aligned(cells, left=(0, 1, 4)))
 
 
-def keep_flags(workdir: Storage, path: str | None, given: Mapping[str, Mapping[str, Any]]) -> None:
+def keep_flags(
+    workdir: Storage, path: str | None, flags_by_stage: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Write the flags of a run into the folder's own settings, unless it has used another file."""
     if path not in (None, config.settings_of(workdir)):
         return
     kept = {}
-    for stage, flags in given.items():
+    for stage, flags in flags_by_stage.items():
         kept[stage] = {flag: flags[flag] for flag in flags if flag not in config.ONCE}
     remember(workdir, kept)
 
 
 @contextlib.contextmanager
 def keeping_first_flags(
-    workdir: Storage, path: str | None, given: Mapping[str, Mapping[str, Any]]
+    workdir: Storage, path: str | None, flags_by_stage: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Callable[[], None]]:
     """Give a function that writes the flags of a run into its settings when the run starts.
 
@@ -232,7 +236,7 @@ def keeping_first_flags(
         nonlocal changed
         if not read_root(workdir)[0].datasets:
             changed = True
-            keep_flags(workdir, path, given)
+            keep_flags(workdir, path, flags_by_stage)
 
     try:
         yield keep
@@ -323,12 +327,12 @@ def places(
     """
     if not words or words[0].endswith(".toml"):
         parser.error("RUN is required: the folder of the run (a local path, gs://, s3:// or az://)")
-    run, *others = words
-    paths = [word for word in others if word.endswith(".toml")]
+    run, *other_words = words
+    paths = [word for word in other_words if word.endswith(".toml")]
     if len(paths) > 1:
         parser.error(f"unexpected {paths[1]!r}: the settings are in {paths[0]}")
     path = paths[0] if paths else config.settings_of(Storage(run))
-    return run, path, [word for word in others if not word.endswith(".toml")]
+    return run, path, [word for word in other_words if not word.endswith(".toml")]
 
 
 def _parser(*complete: str) -> CommandParser:
@@ -377,7 +381,7 @@ def check_folder(workdir: Storage) -> None:
             name.startswith(".") or name == RUN_LOG or ("/" not in name and name.endswith(".toml"))
         ):
             raise UserError(
-                f"{workdir} is no run and not empty: it holds {name}; give a new folder"
+                f"{workdir} is not a run and not empty: it has {name}; give a new folder"
             )
 
 
@@ -417,7 +421,7 @@ def lacks_takedowns(workdir: Storage) -> bool:
 
 
 def runtime_of(
-    where: str, arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]
+    folder: str, arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]
 ) -> Runtime:
     """Return how to run, by the flags, Beam's flags `rest`, and the tables `[run]` and `[beam]`.
 
@@ -426,7 +430,7 @@ def runtime_of(
     beam = config.beam_flags(tables, rest)
     workers = config.workers_of(tables, arguments.workers, os.cpu_count() or 1)
     configure_output(arguments)
-    return Runtime(Storage(where), workers, beam, add=arguments.add)
+    return Runtime(Storage(folder), workers, beam, add=arguments.add)
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:

@@ -219,10 +219,7 @@ class Bucket:
             return _stores[identity]
 
     def _prove(self, key: str) -> None:
-        """Make one small request to the bucket.
-
-        Raises UserError if it fails or takes over seven seconds.
-        """
+        """Make one small request; raise UserError if it fails or takes over seven seconds."""
         try:
             # In a thread, because a name server or a metadata server may not answer for longer.
             store = _store(self._scheme, self._place, _FIRST_SECONDS * 0.6)
@@ -331,10 +328,7 @@ class Failure:
 
 
 def _store(scheme: str, place: str, seconds: float) -> Any:
-    """Return obstore's client of a bucket of S3 or Google, a container of Azure, or a web server.
-
-    Failing requests are retried for `seconds`.
-    """
+    """Return obstore's client of a bucket or web server, which retries requests for `seconds`."""
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     user, _, name = place.rpartition("@")
@@ -390,11 +384,10 @@ def _failure(error: Exception) -> Failure | None:
 def _retried(
     request: Callable[[], _Answer], problem: str = "HTTP error:", seconds: float | None = None
 ) -> _Answer:
-    """Make a request that obstore does not retry, again after errors with this `problem`.
+    """Make a request that obstore does not retry, for `seconds`, after errors with this `problem`.
 
     By default, these are conditional writes and deletions without a response, which the server may
-    have carried out. A second write is then refused, as documented at `Storage.create`. Requests
-    are made for `seconds`, by default as long as others.
+    have carried out. A second write is then refused, as documented at `Storage.create`.
     """
     from obstore import exceptions
 

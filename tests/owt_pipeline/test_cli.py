@@ -286,7 +286,8 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     asked = ["--links", os.devnull] if command == "run" else [texts]
     refused = ask_owt(command, home, *asked, "--workers", 1, code=1)
     assert (
-        f"{home} is no run and not empty: it holds photos/holiday.jpg; give a new folder" in refused
+        f"{home} is not a run and not empty: it has photos/holiday.jpg; give a new folder"
+        in refused
     )
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 

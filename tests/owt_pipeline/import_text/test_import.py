@@ -263,7 +263,7 @@ def test_the_command_takes_files_without_a_flag(
     assert [row["text"] for row in documents(tmp_path / "run")] == ["a", "b"]
     assert cli.main(["import", run]) == 0  # its settings name them
     assert "2 in = 2 out (finished)" in capsys.readouterr().err
-    assert cli.main(["import", str(tmp_path / "another")]) == 1
+    assert cli.main(["import", str(tmp_path / "another")]) == 2
     assert "no files given" in capsys.readouterr().err
 
 
