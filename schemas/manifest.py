@@ -103,7 +103,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
       stats: the shard's further counts.
       key: hex SHA-256 of everything that the shard is built from; empty for a part of an
         intermediate step.
-      made_from: the same without takedowns, which may change after a shard is made.
+      made_from: the same without the shard's history of retries and takedowns.
       versions: versions of the libraries that shaped the bytes.
       schema_version: version of all schemas.
     """

@@ -374,7 +374,7 @@ def _held(
     reader = readers[dataset]
     for file in _files(reader, None, kind):
         for batch in reader.batches_of(file, columns=["url_id", "url"], rows=1 << 16):
-            for row, _ in wanted.of(batch["url_id"].to_numpy(), batch["url"]):
+            for row, _ in wanted.rows_to_forget(batch["url_id"].to_numpy(), batch["url"]):
                 document = _Document(batch["url"][row].as_py(), file.shard)
                 found[batch["url_id"][row].as_py()] = document
     return found

@@ -27,7 +27,7 @@ from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.engine.stage import FINAL_DATASETS, KINDS_NEVER_DELETED
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.forgotten_texts import read_forgotten
-from owt_pipeline.formats.takedowns import read_takedowns, texts_of
+from owt_pipeline.formats.takedowns import fingerprint_paths_of, read_takedowns
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import COPY, problem_of_copy, require_run
@@ -219,7 +219,7 @@ def _compare_input(
 def _takedown_problems(workdir: Storage, root: Root) -> list[str]:
     """Return what is wrong with the list of takedowns and its fingerprints of texts."""
     try:
-        read_forgotten(workdir, texts_of(read_takedowns(workdir, root)))
+        read_forgotten(workdir, fingerprint_paths_of(read_takedowns(workdir, root)))
     except UserError as error:
         return [str(error)]
     return []

@@ -1,12 +1,13 @@
-"""Find which shards of which stages have to be made, by their keys, as make finds targets by times.
+"""Find which shards of which stages have to be made, by their keys (as `make` does by file times).
 
 1. Forward over the stages: compute the key of each shard. It names everything that the shard's
    bytes depend on, among them the digests of its input files, so it is known if the records of its
    inputs are.
 2. Look up each key. A shard is *missing* (it has no record), *found*, or *lost* (it has a record,
    but its files are missing).
-3. Backward over the stages: make the missing shards. Make a lost one if its dataset is final, or if
-   a shard that is going to be made reads it.
+3. Backward over the stages: make the missing shards. Make a lost one if its dataset is final or not
+   published, if a shard that is going to be made reads it, or if it lost a file of
+   KINDS_NEVER_DELETED. The rest is in `_find_lost_shards`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from schemas.manifest import FileTable, Manifest, Root, ShardRecord
 
 logger = logging.getLogger("owt")
 
+# Kinds whose loss is checked; files of other kinds may be missing.
 _KINDS = (*KINDS_NEVER_DELETED, "data", "warc")
 
 
@@ -55,7 +57,7 @@ class StagePlan:
       root: the root manifest with the generations that all inputs have. While a generation is half
         added, a stage that runs by itself has fewer shards than the run.
       keys: the key of each shard; empty if it depends on a shard that has to be made first.
-      made_from: likewise, without what changes from outside (`ShardRecord.made_from`).
+      made_from: likewise, without the shard's history of retries and takedowns.
       records: the record of each shard that has this key; None if it is missing.
       published_records: the published records, by shard.
       published: the manifest if it has these records. Then nothing needs to be published unless
@@ -107,7 +109,8 @@ def plan_stages(
         plan_by_dataset[stage.output] = plan
     needed: dict[str, set[int]] = {}
     if len(plans) == 1 and not plans[0].stage.inputs:
-        # A stage that reads sources and is the only one makes its lost shards again.
+        # A stage that reads sources and is the only one makes its lost shards again, as the remedy
+        # of an import says (`DatasetReader.remedy`).
         needed[plans[0].stage.output] = set(range(len(plans[0].keys)))
     for plan in reversed(plans):
         _choose_shards(plan, workdir, needed)
@@ -120,7 +123,8 @@ def _check_complete(reader: DatasetReader, shards: Iterable[int]) -> None:
     """Raise UserError if files of these shards, which none of the stages makes, are missing."""
     files = [file for shard in sorted(shards) for file in reader.files("data", shard)]
     for path, problem in lost_files(reader.workdir, files).items():
-        # Not a run until the stage that makes it: that run would leave files that it does not need.
+        # The remedy is a complete run: one with `--until` would not make again files that it does
+        # not need.
         raise UserError(f"{reader.workdir.path(path)} {problem}: {reader.remedy}")
 
 
@@ -260,8 +264,8 @@ def _find_lost(
 def _choose_shards(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]]) -> None:
     """Choose the shards to make.
 
-    `needed` has the shards of each dataset that later stages read. The shards that this stage reads
-    are added to it.
+    `needed` has the shards of each dataset that pending shards of later stages read. The shards
+    that this stage reads are added to it.
     """
     missing = {shard for shard, record in enumerate(plan.records) if record is None}
     problems = _find_lost_shards(plan, workdir, needed, has_missing=bool(missing))
@@ -297,8 +301,8 @@ def _find_lost_shards(
     is_wanted = output in FINAL_DATASETS or (has_missing and reads_sources)
     # Files of records that are not published may have been deleted with those of an interrupted
     # run, so they are checked, too.
-    is_complete_check = is_wanted or plan.published is None
-    checked = all_shards if is_complete_check else needed.get(output, set())
+    checks_all = is_wanted or plan.published is None
+    checked = all_shards if checks_all else needed.get(output, set())
     # Without its rejects and places, a run loses URLs.
     problems = _find_lost(plan, workdir, all_shards, KINDS_NEVER_DELETED)
     problems |= _find_lost(plan, workdir, checked)

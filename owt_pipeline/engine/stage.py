@@ -37,7 +37,7 @@ Recorded: TypeAlias = Sequence[Mapping[str, Any]]
 """Sources as a manifest, or a generation, has recorded them."""
 
 FINAL_DATASETS = ("corpus", "tokens", "report")
-"""Datasets whose lost files are always made again; those of others only if something reads them."""
+"""Datasets whose lost files are always made again; for those of others see `plan.py`."""
 
 KINDS_NEVER_DELETED = ("rejects", "places", "kept", "figures")
 """Kinds of files that are always made again if they are lost: without rejects and places, a run
@@ -250,7 +250,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=_NAME_IN_PLAN_FILE)
       root: the run's generations, rounds and takedowns when it was planned; of its datasets,
         those that the stage reads, and its output if it was published with a readable list.
       keys: the key of each shard of the output.
-      made_from: the same without what changes from outside (`ShardRecord.made_from`).
+      made_from: the same without the shard's history of retries and takedowns.
       pending: the shards to make.
       lost: those of them that were made before and whose files are missing.
       num_settled: number of shards of the first generations, which are published with these keys.

@@ -22,6 +22,8 @@ from owt_pipeline.formats.takedowns import read_kept, write_kept
 from owt_pipeline.storage.folder import Storage
 from schemas.datasets import LEDGER
 
+# In no key: who changes it raises the version of `export`, and mends docs/how-to/takedown.md and
+# docs/design.md. Files that were searched before are not searched again.
 MIN_SIMILARITY = 0.8
 
 _TEXTS = pa.schema(
@@ -92,7 +94,8 @@ class ForgottenTexts:
         """Return the positions of the documents that reach MIN_SIMILARITY."""
         start = np.searchsorted(self.shingles, shingles)
         end = np.searchsorted(self.shingles, shingles, side="right")
-        # A text shares at least this part of its own shingles with any text that it repeats.
+        # An early exit: a text shares at least this part of its shingles with each text that it
+        # repeats. At least 1, since a text without words has none.
         if np.count_nonzero(end > start) < max(MIN_SIMILARITY * len(shingles), 1):
             return []
         pieces = [self.owners[a:b] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
@@ -126,7 +129,7 @@ def write_forgotten(workdir: Storage, fingerprint_by_id: dict[int, Fingerprint])
     return write_kept(workdir, f"{LEDGER}/forgotten", ".parquet", sink.getvalue().to_pybytes())
 
 
-# A process reads it for every shard. A file's name is made of its content, so it never changes.
+# A process needs it for every shard. A file's name is made of its content, so it never changes.
 @functools.lru_cache(maxsize=2)
 def read_forgotten(workdir: Storage, paths: tuple[str, ...]) -> ForgottenTexts:
     """Return the fingerprints in some files; raise UserError for a file that cannot be used."""

@@ -8,8 +8,9 @@ The root manifest has the path of the list.
 
 `owt forget` resolves entries: it looks for the documents that they name and for copies of their
 texts, and records the shards in which these are, and the files that it has searched. A shard made
-from such a file needs no other entry. A shard made from another file, of a later generation or
-after a change of settings, is compared with the complete entry, also by text.
+from a searched file is compared only with the entries found in it. A shard made from another file,
+of a later generation or after a change of settings, is compared with the complete entry, also by
+text.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Resolution(msgspec.Struct, frozen=True):
     """One search for entries of the list.
 
     Attributes:
-      scan: number of the files that were searched, in `Takedowns.scans`.
+      scan: position in `Takedowns.scans` of the digests of the searched files.
       texts: path of the fingerprints of the documents that were found; empty for none.
       sha256: digest of that file.
     """
@@ -70,7 +71,7 @@ class Takedowns(msgspec.Struct, frozen=True):
         rows.
       resolved_domains: the resolution of each domain that has one.
       resolutions: the searches, in order.
-      scans: for each search, the digest of the searched file of each shard of clean/.
+      scans: for each distinct set of searched files, their digests by shard of clean/.
     """
 
     ids: dict[int, Takedown] = {}
@@ -90,7 +91,7 @@ class Takedowns(msgspec.Struct, frozen=True):
             domains={**other.domains, **self.domains},
         )
 
-    def of(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
+    def rows_to_forget(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
         """Return (row, detail) of the rows to forget, in order.
 
         Args:
@@ -128,7 +129,7 @@ class Takedowns(msgspec.Struct, frozen=True):
         )
 
 
-def texts_of(takedowns: Takedowns) -> tuple[str, ...]:
+def fingerprint_paths_of(takedowns: Takedowns) -> tuple[str, ...]:
     """Return the paths of all fingerprints that a list names."""
     return tuple(resolution.texts for resolution in takedowns.resolutions if resolution.texts)
 
@@ -143,12 +144,12 @@ class ShardTakedowns(msgspec.Struct, frozen=True):
 
     Attributes:
       takedowns: the entries that concern it.
-      texts: paths of the fingerprints that its documents have to be compared with.
+      fingerprint_paths: the fingerprints that its documents have to be compared with.
       key: the part of the shard's key that depends on the list; None without such entries.
     """
 
     takedowns: Takedowns
-    texts: tuple[str, ...]
+    fingerprint_paths: tuple[str, ...]
     key: object
 
 
@@ -171,12 +172,12 @@ class _PendingEntries(NamedTuple):
 
     Attributes:
       entries: the entries.
-      texts: paths of their fingerprints.
+      fingerprint_paths: their fingerprints.
       digest: SHA-256 of all of it.
     """
 
     entries: Takedowns
-    texts: tuple[str, ...]
+    fingerprint_paths: tuple[str, ...]
     digest: str
 
 
@@ -208,7 +209,7 @@ class _ListIndex:
         resolved = {key: entry for key, entry in in_shard.items() if key not in pending.entries.ids}
         return ShardTakedowns(
             takedowns=Takedowns(in_shard) | pending.entries,
-            texts=pending.texts,
+            fingerprint_paths=pending.fingerprint_paths,
             key=[_details(resolved), pending.digest],
         )
 
@@ -234,7 +235,7 @@ class _ListIndex:
         )
         return _PendingEntries(
             entries=entries,
-            texts=tuple(search.texts for search in searches if search.texts),
+            fingerprint_paths=tuple(search.texts for search in searches if search.texts),
             digest=hashlib.sha256(content).hexdigest(),
         )
 
@@ -253,7 +254,7 @@ def read_takedowns(workdir: Storage, root: Root) -> Takedowns:
     return _read(workdir, root.takedowns)
 
 
-# A process reads it for every shard. A file's name is made of its content, so it never changes.
+# A process needs it for every shard. A file's name is made of its content, so it never changes.
 @functools.lru_cache(maxsize=4)
 def _read(workdir: Storage, path: str) -> Takedowns:
     if not path:

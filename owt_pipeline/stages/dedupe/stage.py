@@ -19,10 +19,10 @@ from owt_pipeline.engine.stage import (
     rows_of_input,
     sent_keys,
 )
-from owt_pipeline.stages.dedupe import decisions, numbering
+from owt_pipeline.stages.dedupe import numbering, steps
+from owt_pipeline.stages.dedupe.decisions import MAX_COMPARISONS
 from owt_pipeline.stages.dedupe.minhash import banding, probability
 from owt_pipeline.stages.dedupe.options import Options
-from owt_pipeline.stages.dedupe.verification import MAX_COMPARISONS
 from owt_pipeline.storage.folder import folder_of
 from schemas import Reason
 from schemas.manifest import Counts
@@ -63,12 +63,12 @@ class Dedupe(Stage):
     version = 8
     libraries = ("numpy", "pyarrow", "xxhash")
     steps: tuple[Step, ...] = (
-        Step(decisions.sketch, "sketch", keys=_parts, rows=_rows),
-        Step(decisions.buckets, "buckets", keys=sent_keys),
-        Step(decisions.components, "components", keys=one_part),
-        Step(decisions.candidates, "candidates", keys=sent_keys),
-        Step(decisions.verify, "verify", keys=sent_keys),
-        Step(decisions.write, rows=rows_of_input),
+        Step(steps.sketch, "sketch", keys=_parts, rows=_rows),
+        Step(steps.buckets, "buckets", keys=sent_keys),
+        Step(steps.components, "components", keys=one_part),
+        Step(steps.candidates, "candidates", keys=sent_keys),
+        Step(steps.verify, "verify", keys=sent_keys),
+        Step(steps.write, rows=rows_of_input),
     )
     example = "owt run runs/2013 --until dedupe --threshold 0.85 --survivor highest_score"
 

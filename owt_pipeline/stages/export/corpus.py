@@ -41,7 +41,7 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
     """
     listed = takedowns_in(run.root, run.inputs, shard)
     takedowns = listed.takedowns
-    texts = read_forgotten(run.workdir, listed.texts)
+    texts = read_forgotten(run.workdir, listed.fingerprint_paths)
     before = _corpus_without_takedowns(run, shard)
     rejects: list[pa.RecordBatch] = []
     if before is None:
@@ -116,7 +116,7 @@ def forget(
     """Return the documents that `takedowns` does not name, and rejects for the others."""
     ids = documents["url_id"]
     urls = documents["url"]
-    detail_by_row = dict(takedowns.of(ids.to_numpy(), urls))
+    detail_by_row = dict(takedowns.rows_to_forget(ids.to_numpy(), urls))
     is_removed = np.zeros(documents.num_rows, bool)
     is_removed[list(detail_by_row)] = True
     rejects = []

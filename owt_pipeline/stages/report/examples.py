@@ -43,7 +43,7 @@ def dropped(
         np.array([row["url_id"] for row in found], np.uint64),
         pa.array([row["url"] for row in found]),
     )
-    gone = {row for row, _ in takedowns.of(ids, urls)}
+    gone = {row for row, _ in takedowns.rows_to_forget(ids, urls)}
     texts = {row["url_id"]: row for number, row in enumerate(found) if number not in gone}
     return [
         _excerpt({**texts[row["url_id"]], "detail": row["detail"]})

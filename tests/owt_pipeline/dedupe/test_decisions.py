@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from owt_pipeline.formats import shingles
 from owt_pipeline.formats.shingles import mix
-from owt_pipeline.stages.dedupe import components, decisions, numbering, verification
+from owt_pipeline.stages.dedupe import components, decisions, numbering, steps
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
-from owt_pipeline.stages.dedupe.verification import (
+from owt_pipeline.stages.dedupe.decisions import (
     CANDIDATES,
     MAX_COMPARISONS,
     compare,
@@ -181,9 +181,9 @@ def test_decisions_do_not_depend_on_ranges_groups_or_chunks(
     write_clean(tmp_path / "at once", texts)
     at_once = dedupe(tmp_path / "at once")[1]
     for module, name, value in (
-        (decisions, "MAX_HASHES_OF_RANGE", 80),
-        (decisions, "_MAX_SHINGLES_OF_GROUP", 1000),
-        (decisions, "_MIN_SHINGLES_OF_GROUP", 1000),
+        (steps, "MAX_HASHES_OF_RANGE", 80),
+        (steps, "_MAX_SHINGLES_OF_GROUP", 1000),
+        (steps, "_MIN_SHINGLES_OF_GROUP", 1000),
         (numbering, "_BATCH_ROWS", 7),
         (shingles, "_CHUNK_BYTES", 3000),
     ):
@@ -204,7 +204,7 @@ def test_a_large_cluster_compares_128_and_the_run_reports_it(
     assert found.removed.tolist() == [200]
     assert found.kept.tolist() == [50]
     assert counts["capped"] == 200 - MAX_COMPARISONS
-    monkeypatch.setattr(verification, "MAX_COMPARISONS", 2)
+    monkeypatch.setattr(decisions, "MAX_COMPARISONS", 2)
     shared = [f"w{i}" for i in range(150)]
     texts = [" ".join([*shared, *(f"y{i}x{k}" for k in range(90))]) for i in range(9)]
     write_clean(tmp_path, texts)
