@@ -270,7 +270,7 @@ def _start_saver(
         publisher = Publisher(config.publish, Path(config.out), say)
         closing.callback(publisher.close)
         publish = publisher.push
-    saver = Saver(Path(config.out), tokenizer, sign=sign, saved=publish)
+    saver = Saver(Path(config.out), tokenizer, sign=sign, on_saved=publish)
     closing.callback(saver.wait)
     return saver
 
