@@ -288,8 +288,8 @@ class Permutation:
         """Return the images of `index` (any integers below n) as int64."""
         image = self._encrypt(index.astype(np.uint64))
         outside = np.flatnonzero(image >= self.n)
-        # Under half of them stay outside each time, since the domain is under 2n. Only if n is 1 or
-        # 2 is it 4.
+        # On average under half of them stay outside each time, since the domain is under 2n. (It is
+        # 4 if n is 1 or 2.)
         while outside.size:
             image[outside] = self._encrypt(image[outside])
             outside = outside[image[outside] >= self.n]

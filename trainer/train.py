@@ -155,7 +155,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         closing.enter_context(_explaining(config, model, loader, saver))
 
         # Steps.
-        # Undo the freeze after the first step, below.
+        # They undo the freeze below, which follows the first step.
         closing.callback(gc.unfreeze)
         closing.callback(gc.enable)
         step = start
@@ -222,8 +222,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
                     log.amend(val_bits_per_byte=bits_per_byte(val_loss, validation, val_bytes))
             log.print_progress()
             if is_save_due:
-                # Rank 0 may save for long. The other ranks wait for it here for up to a day; in the
-                # next step they would give up after minutes.
+                # Rank 0 may save for long. The other ranks wait for it here, since in the next step
+                # they would give up after minutes.
                 ranks.gather(None)
             if is_stopped:
                 _end_stopped(step, stop, say)
