@@ -233,7 +233,7 @@ def fetch_options(connections: int) -> Any:
 class DroppingRecorder:
     """A recorder that counts what it takes and drops it."""
 
-    is_last = False
+    is_last_try = False
 
     def __init__(self) -> None:
         self.pages = 0

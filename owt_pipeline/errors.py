@@ -52,9 +52,12 @@ def command(*words: object) -> str:
 
 
 def without_traceback(text: str) -> str:
-    """`text`, but of a traceback in it its last line: the error."""
-    before, found, traceback = text.partition("Traceback (most recent call last)")
-    return before + traceback.rstrip().rpartition("\n")[2] if found else text
+    """Return `text` with the last line of a traceback, which is the error, in its place."""
+    before, is_found, traceback = text.partition("Traceback (most recent call last)")
+    if not is_found:
+        return text
+    error = traceback.rstrip().rpartition("\n")[2]
+    return before + error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 
 def arguments(given: Sequence[str]) -> list[str]:
-    """The arguments of `owt run` for what the launcher gives; what is no parameter of the
-    template is Beam's flag."""
+    """Return the arguments of `owt run` for the launcher's; what is not a parameter of the
+    template is a flag of Beam."""
     words: dict[str, str] = {}
     flags: list[str] = []
     for argument in given:
@@ -26,10 +26,9 @@ def arguments(given: Sequence[str]) -> list[str]:
             flags += shlex.split(value)
         else:
             flags.append(argument)
-    return [
-        *filter(None, (words.get("run"), words.get("settings"))),
-        *flags,
-    ]  # an empty parameter is none
+    # A parameter that is left empty is not given.
+    named = [words[name] for name in ("run", "settings") if words.get(name)]
+    return [*named, *flags]
 
 
 def main(given: Sequence[str]) -> int:

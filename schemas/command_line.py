@@ -1,4 +1,4 @@
-"""The parser of all commands, those of the pipeline and those of the trainer."""
+"""The parser of all commands of the pipeline and the trainer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CommandParser(argparse.ArgumentParser):
     """Shows help as it was written, accepts no abbreviated flags, and raises for a mistake.
 
     Attributes:
-      error_class: what it raises; its message is one line that says where to look.
+      error_class: what it raises; its message is one line, with the command for help.
     """
 
     error_class: ClassVar[type[Exception]] = SettingsError

@@ -91,7 +91,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
-    """The files that were made for a key: those of a shard, or of a part of an intermediate step.
+    """The files that were made for a key: of a shard, or of a part of an intermediate step.
 
     The record is created last and only if absent, and finishes the shard. If two attempts at a
     shard differ, the files of the first record count.

@@ -173,7 +173,7 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=30, width=width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap the paragraphs of prose; keep those with indented lines, such as examples."""
+        """Break the lines of prose; keep paragraphs with indented lines, such as examples."""
         paragraphs = []
         for paragraph in text.strip("\n").split("\n\n"):
             lines = paragraph.splitlines()

@@ -1,4 +1,4 @@
-"""`owt forget`: remove documents from the corpus and the tokens for good."""
+"""`owt forget`: remove documents from the corpus and the tokens, and keep them out."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _forget(arguments: argparse.Namespace) -> int:
 
 
 def _record(workdir: Storage, run: str, before: Takedowns, resolved: Resolved) -> None:
-    """Put what was found into the run's list of takedowns."""
+    """Add the resolved takedowns to the run's list."""
     after = with_resolution(workdir, before, resolved)
     if after != before:
         path = write_takedowns(workdir, after)

@@ -1,4 +1,4 @@
-"""`owt import`: the user's own text as the documents of a run."""
+"""`owt import`: make documents of the user's own text."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ from schemas.settings import ExitCode, add_flags, flags_given
 
 
 def parser() -> CommandParser:
-    """The flags of `owt import`."""
-    found = CommandParser(
+    """Return the parser of `owt import`."""
+    parser = CommandParser(
         prog="owt import",
         usage="owt import RUN [SETTINGS.toml] [FILE ...] [FLAGS]",
         description=STAGE.help,
         epilog=f"example:\n  {STAGE.example}\n\nFlags of Apache Beam (--runner, --project, ...) "
         f"pass through.",
     )
-    add_flags(found.add_argument_group("settings of [import]"), STAGE.options)
-    config.add_run_flags(found)
-    config.add_places(found)
-    found.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
-    return found
+    add_flags(parser.add_argument_group("settings of [import]"), STAGE.options)
+    config.add_run_flags(parser)
+    config.add_places(parser)
+    parser.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`owt import` with the flags of `argv`; returns the exit code."""
+    """Run `owt import` with the flags of `argv`; returns the exit code."""
     return reporting_errors(lambda: _import(argv))
 
 
 def _import(argv: Sequence[str] | None) -> int:
-    arguments, words, rest = (flags := parser()).parse_with_files(argv)
+    """Parse the flags, import the files, and print what is next."""
+    flags = parser()
+    arguments, words, rest = flags.parse_with_files(argv)
     given = flags_given(STAGE.options, arguments)
     where, path, files = places(flags, words)
     if files:

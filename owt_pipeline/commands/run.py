@@ -1,4 +1,4 @@
-"""`owt run`: every stage in order, up to the one that is asked for."""
+"""`owt run`: run every stage in order, up to the one that `--until` names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -29,7 +29,7 @@ from owt_pipeline.pipeline import LAST, STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas import SettingsError
 from schemas.datasets import LEDGER
-from schemas.settings import add_flags, flags_given, from_table
+from schemas.settings import ExitCode, add_flags, flags_given, from_table
 
 logger = logging.getLogger("owt")
 
@@ -51,67 +51,73 @@ REMADE = ("export", "tokenize", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`owt run` with the flags of `argv`; returns the exit code."""
+    """Run `owt run` with the flags of `argv`; returns the exit code."""
     return reporting_errors(lambda: _run(argv))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt run`: its own, and those of every stage, each explained."""
+    """Return the parser of `owt run`, in which the options of all stages are explained."""
     return _parser(*STAGES)
 
 
 def funnel_table(results: Sequence[Result]) -> str:
-    """The funnel of a run as text: what entered each stage, what left it, and why the rest did
-    not."""
+    """Return the funnel of a run as text: what entered and left each stage, and the rejects."""
     rows = [("stage", "in", "out", "seconds", "rejected")]
     for result in results:
-        counts, seconds = result.manifest.counts, result.seconds
-        taken = "finished" if seconds is None else f"{seconds:.1f}"
-        rows.append(
-            (
-                result.stage.name,
-                f"{counts.entered:,}",
-                f"{counts.left:,}",
-                taken,
-                _reasons(counts.rejected),
-            )
-        )
+        counts = result.manifest.counts
+        seconds = "finished" if result.seconds is None else f"{result.seconds:.1f}"
+        reasons = _reasons(counts.rejected)
+        row = (result.stage.name, f"{counts.entered:,}", f"{counts.left:,}", seconds, reasons)
+        rows.append(row)
     return "\n".join(aligned(rows, left=(0, 4)))
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    stages = list(STAGES.values())
+    """Parse the flags, run the stages, and print what came out."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(next((until for flag, until in pairwise(words) if flag == "--until"), ""))
+    parser = _parser(_until_in(words))
     arguments, files, rest = parser.parse_with_files(words)
-    where, path, others = places(parser, files)
-    for word in others:
+    folder, path, other_words = places(parser, files)
+    for word in other_words:
         is_file = "the name of a settings file ends in .toml"
         parser.error(f"unexpected {word!r}: {is_file if os.path.exists(word) else _NO_FILE}")
     check_flags(parser, rest)
     tables = config.read_config(path)
-    runtime = runtime_of(where, arguments, rest, tables)
+    runtime = runtime_of(folder, arguments, rest, tables)
     runtime = replace(runtime, is_complete=arguments.until == LAST)
-    chosen = stages[: list(STAGES).index(arguments.until) + 1]
-    # Of all stages: a mistake in any is reported before the first runs.
-    given = {stage.name: flags_given(stage.options, arguments) for stage in stages}
+    stages = list(STAGES.values())
+    flags_by_stage = {stage.name: flags_given(stage.options, arguments) for stage in stages}
     if arguments.add:
-        given = {name: config.added(tables, name, flags) for name, flags in given.items()}
-    options = config.options_of(stages, path, tables, given)
-    planned = list(zip(chosen, options, strict=False))
+        flags_by_stage = {
+            name: config.added(tables, name, flags) for name, flags in flags_by_stage.items()
+        }
+    # Options of stages that do not run are checked, too: a mistake is reported at once.
+    options = config.options_of(stages, path, tables, flags_by_stage)
+    num_chosen = list(STAGES).index(arguments.until) + 1
+    planned = list(zip(stages, options, strict=True))[:num_chosen]
     check_folder(runtime.workdir)
     if arguments.dry_run:
         print(dry_run_table(dry_run(planned, runtime)))
-        return 0
-    with keeping_first_flags(runtime.workdir, path, given) as begun:
+        return ExitCode.DONE
+    with keeping_first_flags(runtime.workdir, path, flags_by_stage) as begun:
         results = run_stages(planned, runtime, begun)
+    # A job that is submitted later has none.
+    if not results:
+        return ExitCode.DONE
     _mention_forgotten(results, runtime.workdir)
-    if results:
-        keep_flags(runtime.workdir, path, given)
-    if results and not arguments.quiet:  # the log has said it all
+    keep_flags(runtime.workdir, path, flags_by_stage)
+    if not arguments.quiet:
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
     return exit_code(results, runtime.add or arguments.until == "collect")
+
+
+def _until_in(words: Sequence[str]) -> str:
+    """Return the stage that `--until` names, for whose options the help is complete; or ""."""
+    for flag, value in pairwise(words):
+        if flag == "--until":
+            return value
+    return ""
 
 
 _WITH_TEXT = ("pages", "documents", "clean")
@@ -151,8 +157,10 @@ class Step:
 
 
 def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
-    """What would happen to each stage, in order; raises UserError where `owt run` would, before
-    it writes anything."""
+    """Return what would happen to each stage, in order.
+
+    Raises UserError where `owt run` would, before it writes anything.
+    """
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
     root, _ = record_generations(stages, runtime, write=False)
     plans = plan_stages(stages, runtime.workdir, root)
@@ -160,47 +168,60 @@ def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]
 
 
 def _step(plan: StagePlan, before: Sequence[StagePlan]) -> Step:
+    """Return what would happen to a stage, by its plan and those of the stages before it."""
+    stage = plan.stage
     if plan.finished:
-        return Step(plan.stage.name, "finished", 0, len(plan.keys), 0)
-    inputs = [other for other in before if other.stage.output in plan.stage.inputs]
-    why = plan.cause or next(
-        (f"{other.stage.output}/ changes" for other in inputs if other.pending), ""
-    )
-    rows: int | None = None
-    if len(inputs) == 1 and plan.stage.reads == "shard":
-        known = [inputs[0].records[shard] for shard in plan.pending]
-        if all(row is not None and row.shard not in inputs[0].pending for row in known):
-            rows = sum(
-                file.rows for row in known if row for file in row.files if file.kind == "data"
-            )
+        return Step(stage.name, "finished", 0, len(plan.keys), 0)
+    inputs = [other for other in before if other.stage.output in stage.inputs]
+    changed_inputs = [other.stage.output for other in inputs if other.pending]
+    cause = plan.cause
+    if not cause and changed_inputs:
+        cause = f"{changed_inputs[0]}/ changes"
+    num_rows = None
+    if len(inputs) == 1 and stage.reads == "shard":
+        num_rows = _num_rows_of(inputs[0], plan.pending)
     verdict = "continues" if plan.is_resumed else "runs"
-    return Step(plan.stage.name, verdict, len(plan.pending), len(plan.keys), rows, why)
+    return Step(stage.name, verdict, len(plan.pending), len(plan.keys), num_rows, cause)
 
 
-def dry_run_table(found: Sequence[Step]) -> str:
-    """The steps as text."""
+def _num_rows_of(plan: StagePlan, shards: Iterable[int]) -> int | None:
+    """Return the rows of a stage's shards; None if one of them is yet to be made."""
+    num_rows = 0
+    for shard in shards:
+        record = plan.records[shard]
+        if record is None or record.shard in plan.pending:
+            return None
+        num_rows += sum(file.rows for file in record.files if file.kind == "data")
+    return num_rows
+
+
+def dry_run_table(steps: Sequence[Step]) -> str:
+    """Return the steps as text."""
     cells = [("stage", "", "shards", "rows", "why")]
-    for step in found:
+    for step in steps:
         shards = f"{step.shards} of {step.of}" if step.shards else str(step.of)
-        rows = "?" if step.rows is None else f"{step.rows:,}" if step.rows else ""
+        rows = f"{step.rows:,}" if step.rows else ""
+        if step.rows is None:
+            rows = "?"
         cells.append((step.stage, step.verdict, shards, rows, step.why))
     return "\n".join(aligned(cells, left=(0, 1, 4)))
 
 
-def keep_flags(workdir: Storage, path: str | None, given: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the flags of a run by the folder's own settings into these."""
+def keep_flags(
+    workdir: Storage, path: str | None, flags_by_stage: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write the flags of a run into the folder's own settings, unless it has used another file."""
     if path not in (None, config.settings_of(workdir)):
         return
-    kept = {
-        name: {flag: flags[flag] for flag in flags if flag not in config.ONCE}
-        for name, flags in given.items()
-    }
+    kept = {}
+    for stage, flags in flags_by_stage.items():
+        kept[stage] = {flag: flags[flag] for flag in flags if flag not in config.ONCE}
     remember(workdir, kept)
 
 
 @contextlib.contextmanager
 def keeping_first_flags(
-    workdir: Storage, path: str | None, given: Mapping[str, Mapping[str, Any]]
+    workdir: Storage, path: str | None, flags_by_stage: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Callable[[], None]]:
     """Give a function that writes the flags of a run into its settings when the run starts.
 
@@ -215,51 +236,64 @@ def keeping_first_flags(
         nonlocal changed
         if not read_root(workdir)[0].datasets:
             changed = True
-            keep_flags(workdir, path, given)
+            keep_flags(workdir, path, flags_by_stage)
 
     try:
         yield keep
     except JobRuns:
+        # The job goes on by these flags.
         raise
     except Exception:
-        has_finished = changed and read_root(workdir)[0].datasets
-        if changed and not has_finished and before is None:
-            workdir.delete(config.SETTINGS)
-        elif changed and not has_finished and before is not None:
-            workdir.write(config.SETTINGS, before)
+        if changed and not read_root(workdir)[0].datasets:
+            _restore_settings(workdir, before)
         raise
+
+
+def _restore_settings(workdir: Storage, before: bytes | None) -> None:
+    """Give a run's settings the content that they had; None removes them."""
+    if before is None:
+        workdir.delete(config.SETTINGS)
+    else:
+        workdir.write(config.SETTINGS, before)
 
 
 def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> int:
-    """1 if no document came out, with a line that says why. What is added may have no new URL, a
-    subreddit none."""
-    if (empty := _without_output(results)) is None or (
-        may_collect_nothing and empty.stage.name == "collect"
-    ):
-        return 0
+    """Return 1, and log why, if no document came out.
+
+    What is added may have no new URL, and a subreddit none.
+    """
+    empty = _without_output(results)
+    if empty is None or (may_collect_nothing and empty.stage.name == "collect"):
+        return ExitCode.DONE
     counts = empty.manifest.counts
-    logger.error("no document came out: %s let none of %s through "
-    "(%s)", empty.stage.name, f"{counts.entered:,}",
-                 _reasons(counts.rejected))  # fmt: skip
-    return 1
+    logger.error(
+        "no document came out: %s rejected all %s rows (%s)",
+        empty.stage.name,
+        f"{counts.entered:,}",
+        _reasons(counts.rejected),
+    )
+    return ExitCode.ERROR
 
 
 def _without_output(results: Sequence[Result]) -> Result | None:
-    """The first stage that let nothing through, of those whose rows are documents or become
-    such."""
-    stages = [result for result in results if result.stage.name not in ("dedupe", "report")]
-    return next(
-        (each for each in stages if each.manifest.counts.entered and not each.manifest.counts.left),
-        None,
-    )
+    """Return the first stage that rejected all rows; None if there is none.
+
+    The rows of `dedupe` and `report` do not become documents, so they are left out.
+    """
+    for result in results:
+        counts = result.manifest.counts
+        if result.stage.name not in ("dedupe", "report") and counts.entered and not counts.left:
+            return result
+    return None
 
 
 def _reasons(rejected: Mapping[str, int]) -> str:
+    """Return the reasons of rejects with their numbers, the most frequent first."""
     return ", ".join(f"{reason} {count:,}" for reason, count in Counter(rejected).most_common())
 
 
 def _outputs(results: Sequence[Result], workdir: Storage) -> str:
-    """Where what the run made is, and what to do next: the last lines of `owt run`."""
+    """Return the last lines of `owt run`: where the outputs are, and what to do next."""
     lines = [""]
     finished = {result.stage.name: result.manifest for result in results}
     if corpus := finished.get("export"):
@@ -287,21 +321,25 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
 def places(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[str, str | None, list[str]]:
-    """(the run's folder, its settings file, the other words): the settings are a word that ends
-    in `.toml`, or the folder's own `settings.toml`."""
+    """Return the run's folder, its settings file, and the other words.
+
+    The settings are a word that ends in `.toml`, or the folder's own `settings.toml`.
+    """
     if not words or words[0].endswith(".toml"):
         parser.error("RUN is required: the folder of the run (a local path, gs://, s3:// or az://)")
-    run, *others = words
-    found = [word for word in others if word.endswith(".toml")]
-    if len(found) > 1:
-        parser.error(f"unexpected {found[1]!r}: the settings are in {found[0]}")
-    path = found[0] if found else config.settings_of(Storage(run))
-    return run, path, [word for word in others if not word.endswith(".toml")]
+    run, *other_words = words
+    paths = [word for word in other_words if word.endswith(".toml")]
+    if len(paths) > 1:
+        parser.error(f"unexpected {paths[1]!r}: the settings are in {paths[0]}")
+    path = paths[0] if paths else config.settings_of(Storage(run))
+    return run, path, [word for word in other_words if not word.endswith(".toml")]
 
 
 def _parser(*complete: str) -> CommandParser:
-    """The parser. All options of the stages in `complete` are explained; a flag is that of each
-    stage which has it."""
+    """Return the parser, in which all options of the stages in `complete` are explained.
+
+    A flag counts for each stage that has an option of its name.
+    """
     stages = STAGES.values()
     parser = CommandParser(
         prog="owt run",
@@ -343,12 +381,12 @@ def check_folder(workdir: Storage) -> None:
             name.startswith(".") or name == RUN_LOG or ("/" not in name and name.endswith(".toml"))
         ):
             raise UserError(
-                f"{workdir} is no run and not empty: it holds {name}; give a new folder"
+                f"{workdir} is not a run and not empty: it has {name}; give a new folder"
             )
 
 
 def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
-    """The options with which a stage's finished output was made; None if there is no output.
+    """Return the options with which a stage's output was made; None if there is no output.
 
     Raises UserError if they are not options of this version of the stage.
     """
@@ -367,31 +405,35 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
 
 
 def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage, Any]]:
-    """Those of some stages that have an output, with `recorded_options`."""
-    stages = [STAGES[name] for name in names]
-    recorded = [(stage, recorded_options(stage, workdir)) for stage in stages]
-    return [(stage, options) for stage, options in recorded if options is not None]
+    """Return the stages of these names that have an output, each with `recorded_options`."""
+    recorded = []
+    for name in names:
+        options = recorded_options(STAGES[name], workdir)
+        if options is not None:
+            recorded.append((STAGES[name], options))
+    return recorded
 
 
 def lacks_takedowns(workdir: Storage) -> bool:
-    """Whether the corpus was made before the list of takedowns changed."""
+    """Return whether the corpus was made before the list of takedowns changed."""
     plans = plan_stages(recorded_stages(("export",), workdir), workdir, require_run(workdir))
     return not all(plan.finished for plan in plans)
 
 
 def runtime_of(
-    where: str, arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]
+    folder: str, arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]
 ) -> Runtime:
-    """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises
-    UsageError."""
+    """Return how to run, by the flags, Beam's flags `rest`, and the tables `[run]` and `[beam]`.
+
+    Sets up the output. Raises UsageError.
+    """
     beam = config.beam_flags(tables, rest)
     workers = config.workers_of(tables, arguments.workers, os.cpu_count() or 1)
     configure_output(arguments)
-    return Runtime(Storage(where), workers, beam, add=arguments.add)
+    return Runtime(Storage(folder), workers, beam, add=arguments.add)
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
-    """Raise UsageError for a flag in `rest`, which `parser` did not know, that is not Beam's
-    either."""
+    """Raise UsageError for a flag in `rest`, unknown to `parser`, that is not Beam's either."""
     own = [name for action in parser._actions for name in action.option_strings]
     check_beam_flags(rest, own, f"{parser.prog} --help")

@@ -20,18 +20,17 @@ _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
 
 
 def preset_names() -> list[str]:
-    """The recipes that ship."""
+    """Return the names of the recipes that ship."""
     folder = importlib.resources.files("owt_pipeline") / "presets"
-    return sorted(
-        entry.name.removesuffix(".toml")
-        for entry in folder.iterdir()
-        if entry.name.endswith(".toml")
-    )
+    names = [entry.name for entry in folder.iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def commented_config(preset: str | None = None) -> str:
-    """A TOML file with every option of every stage: the preset's set, the others commented out
-    at their default."""
+    """Return a TOML file with every option of every stage.
+
+    The options of the preset are set, the others are commented out at their default.
+    """
     values = _preset_values(preset) if preset else {}
     lines = [
         "# Settings of this run. The flags of a run that succeeds are put here (`owt run --until "
@@ -65,7 +64,7 @@ def commented_config(preset: str | None = None) -> str:
 
 
 def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
-    """Table -> option -> (value as TOML, where it comes from)."""
+    """Return the values of a preset by table and option: as TOML, and where each comes from."""
     if preset not in preset_names():
         raise UsageError(f"unknown preset {preset!r}{did_you_mean(preset, preset_names())}")
     text = (importlib.resources.files("owt_pipeline") / "presets" / f"{preset}.toml").read_text(
@@ -82,7 +81,7 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def remember(run: Storage, given: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put options, by table and name, into the run's own settings, which the first run writes."""
+    """Put options, by table and name, into the run's own settings; write them if missing."""
     own = settings_of(run)
     text = run.read(SETTINGS).decode("utf-8-sig") if own else commented_config()
     changed = with_values(text, given)
@@ -105,13 +104,13 @@ def _init_flags(parser: CommandParser) -> None:
 
 
 def _write(arguments: argparse.Namespace) -> int:
+    """Write the settings; raises UserError if there are some."""
     run = Storage(arguments.run)
     text = commented_config(arguments.preset)
     if not run.create(SETTINGS, text.encode()):
         raise UserError(f"{run.path(SETTINGS)} exists: edit it, or delete it")
-    print(
-        f"wrote {run.path(SETTINGS)}; now: {shlex.join(['owt', 'run', str(run)])} --dumps RS_*.zst"
-    )
+    run_it = shlex.join(["owt", "run", str(run)])
+    print(f"wrote {run.path(SETTINGS)}; now: {run_it} --dumps RS_*.zst")
     return 0
 
 

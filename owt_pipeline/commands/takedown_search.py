@@ -50,7 +50,7 @@ class Resolved:
       copies: number of duplicates that are not in the corpus, and are forgotten with them.
       unknown: entries that name no document.
       stay: ids of documents with the same text that are not removed.
-      without_text: documents of which no text is left.
+      without_text: documents whose text is in no folder any more.
     """
 
     takedowns: Takedowns
@@ -204,6 +204,7 @@ def _entries(wanted: Takedowns, named: Mapping[int, _Document]) -> dict[int, Tak
 
 
 def _repeats(key: int, documents: Mapping[int, _Document]) -> str:
+    """Return the detail of a takedown for a copy of the document `key`."""
     url = documents[key].url if key in documents else None
     return f"repeats {url or key}, which was taken down"
 
@@ -301,7 +302,7 @@ class _Copies(NamedTuple):
 def _copies(
     readers: Mapping[str, DatasetReader], named: Collection[int], ids: Container[int]
 ) -> _Copies:
-    """What deduplication found to be the same text as the documents of `named`.
+    """Return the documents that deduplication found to have the text of one of `named`.
 
     What it kept in place of one goes with it if that one is named by its URL or id (`ids`). For a
     domain it stays: it may be the original of which the domain had a copy.
@@ -309,7 +310,8 @@ def _copies(
     if "duplicates" not in readers or not named:
         return _Copies({}, set())
     decisions = readers["duplicates"]
-    kept, stay = {key: key for key in named}, set[int]()
+    kept = {key: key for key in named}
+    stay: set[int] = set()
     for row in _decisions(decisions, "url_id", named):
         key = row["kept_url_id"]
         if key in named:
@@ -318,13 +320,11 @@ def _copies(
             kept[key] = min(row["url_id"], kept.get(key, row["url_id"]))
         else:
             stay.add(key)
-    found = dict(kept)
-    found |= {
-        row["url_id"]: kept[row["kept_url_id"]]
-        for row in _decisions(decisions, "kept_url_id", kept)
-    }
-    of = {key: other for key, other in found.items() if key not in named}
-    return _Copies(of, stay - found.keys())
+    same_text = dict(kept)
+    for row in _decisions(decisions, "kept_url_id", kept):
+        same_text[row["url_id"]] = kept[row["kept_url_id"]]
+    of = {key: other for key, other in same_text.items() if key not in named}
+    return _Copies(of, stay - same_text.keys())
 
 
 def _removed(readers: Mapping[str, DatasetReader], ids: Collection[int]) -> set[int]:
@@ -337,7 +337,7 @@ def _removed(readers: Mapping[str, DatasetReader], ids: Collection[int]) -> set[
 def _decisions(
     decisions: DatasetReader, column: str, ids: Iterable[int]
 ) -> Iterator[dict[str, Any]]:
-    """The decisions that have one of `ids` in `column`."""
+    """Yield the decisions that have one of `ids` in `column`."""
     wanted = np.fromiter(ids, np.uint64)
     for batch in decisions.batches(columns=["url_id", "kept_url_id", "kept_shard"], rows=1 << 16):
         yield from batch.filter(pa.array(np.isin(batch[column].to_numpy(), wanted))).to_pylist()
@@ -350,6 +350,7 @@ def _files(reader: DatasetReader, shard: int | None, kind: str = "data") -> list
 
 
 def _batches(reader: DatasetReader, shard: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a shard's files that are left."""
     for file in _files(reader, shard):
         yield from reader.batches_of(file, columns=columns, rows=1024)
 

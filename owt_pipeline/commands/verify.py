@@ -53,7 +53,7 @@ _UPSTREAM = {
 
 @dataclass
 class Finding:
-    """What is known of one dataset.
+    """The problems of one dataset.
 
     Attributes:
       name: the dataset.

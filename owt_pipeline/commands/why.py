@@ -205,7 +205,7 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
 
 
 def _lost_after(readers: Mapping[str, DatasetReader], stage: str, shard: int | None) -> list[str]:
-    """Return the paths of lost files in which a later stage may have said what it did."""
+    """Return the paths of lost files in which a later stage may have recorded the URL."""
     stages = [reader.manifest.stage for reader in readers.values()]
     later = list(readers.values())[stages.index(stage) + 1 :]
     paths = []

@@ -62,37 +62,29 @@ class _Server(ThreadingHTTPServer):
 
 
 def answers_of(warc: IO[bytes]) -> dict[Key, Answer]:
-    """What the WARC file's responses say, and the robots.txt of the hosts that have one."""
-    found: dict[Key, Answer] = {}
+    """Return the WARC file's responses, and the robots.txt of the hosts that have one."""
+    answers: dict[Key, Answer] = {}
     with warc:
         for record in ArchiveIterator(warc, record_types=WarcRecordType.response):
             host, _, path = record.headers["WARC-Target-URI"].removeprefix("http://").partition("/")
-            headers = {
-                name: value
-                for name, value in record.http_headers.items()
-                if name in ("Content-Type", "Location")
-            }
-            found[host, page_path(f"/{path}")] = (
-                record.http_headers.status_code or 0,
-                headers,
-                record.reader.read(),
-            )
+            sent = record.http_headers
+            headers = {name: sent[name] for name in ("Content-Type", "Location") if name in sent}
+            body = record.reader.read()
+            answers[host, page_path(f"/{path}")] = (sent.status_code or 0, headers, body)
     for host, path in ROBOTS.items():
-        found[host, "/robots.txt"] = (
-            200,
-            {"Content-Type": "text/plain"},
-            f"User-agent: *\nDisallow: {path}\n".encode(),
-        )
-    return found
+        rules = f"User-agent: *\nDisallow: {path}\n".encode()
+        answers[host, "/robots.txt"] = (200, {"Content-Type": "text/plain"}, rules)
+    return answers
 
 
 def page_path(path: str) -> str:
-    """The path a page is known by: decoded, without tracking parameters and a slash at its end."""
+    """Return a page's path: decoded, without tracking parameters and a slash at its end."""
     path, _, query = path.partition("?")
-    kept = [
-        (key, value) for key, value in parse_qsl(query) if not key.startswith(("utm_", "fbclid"))
+    page = unquote(path).rstrip("/") or "/"
+    parameters = [
+        (name, value) for name, value in parse_qsl(query) if not name.startswith(("utm_", "fbclid"))
     ]
-    return (unquote(path).rstrip("/") or "/") + (f"?{urlencode(kept)}" if kept else "")
+    return f"{page}?{urlencode(parameters)}" if parameters else page
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -123,17 +115,20 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _endless(self) -> None:
+        """Send a page that is larger than any limit."""
         self.close_connection = True
         self._begin(200, {"Content-Type": _HTML, "Connection": "close"})
         paragraph = (
             b"<p>And so it went on, entry after entry, for there was no one to close the "
             b"book.</p>\n" * 1024
         )
-        with contextlib.suppress(OSError):  # the client has enough: that is what the page is for
+        # The client closes the connection at its limit, which this page is to show.
+        with contextlib.suppress(OSError):
             for _ in range(_ENDLESS_BYTES // len(paragraph) + 1):
                 self.wfile.write(paragraph)
 
     def _begin(self, status: int, headers: dict[str, str]) -> None:
+        """Send the head of a response."""
         self.send_response_only(status)
         for name, value in {"Date": _DATE, "Server": "demo", **headers}.items():
             self.send_header(name, value)

@@ -1,4 +1,4 @@
-"""Functions of the user's own, which an option names as `module:function`."""
+"""Load and describe functions of the user's own, which an option names as `module:function`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from owt_pipeline.errors import UserError
 
 
 def load_own(name: str, option: str) -> Callable[..., Any]:
-    """The function `name`, `module:function`; raises UserError, which names `option`."""
+    """Load the function `name`, `module:function`; raise UserError, which names `option`."""
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -25,16 +25,17 @@ def load_own(name: str, option: str) -> Callable[..., Any]:
         raise UserError(f"{option}: {name} cannot be imported ({error}){advice}") from error
     except ImportError as error:
         raise UserError(f"{option}: {name} cannot be imported ({error})") from error
-    except Exception as error:  # of the user's code
+    except Exception as error:
+        # The user's code may raise anything.
         raise UserError(
             f"{option}: {name} cannot be imported ({type(error).__name__}: {error})"
         ) from error
     if not hasattr(module, attribute):
         raise UserError(f"{option}: module {module_name} has no {attribute!r}")
-    found = getattr(module, attribute)
-    if not callable(found):
-        raise UserError(f"{option}: {name} is of type {type(found).__name__}, not a function")
-    return found  # type: ignore[no-any-return]
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise UserError(f"{option}: {name} is of type {type(function).__name__}, not a function")
+    return function  # type: ignore[no-any-return]
 
 
 def try_own(function: Callable[..., Any], argument: Any, name: str, option: str) -> Any:
@@ -55,11 +56,10 @@ def try_own(function: Callable[..., Any], argument: Any, name: str, option: str)
 
 
 def describe_own(name: str, option: str) -> dict[str, str]:
-    """The name of the user's function and the SHA-256 of its source, for a stage's key; raises
-    UserError.
+    """Return the name of the user's function and the SHA-256 of its source, for a stage's key.
 
-    The source is the file of its module, and that of the module it is defined in, if that is
-    another one. A module without a file has no digest.
+    The source is the file of its module, and the file of the module in which it is defined, if that
+    is another one. A module without a file has no digest. Raises UserError.
     """
     modules = dict.fromkeys([load_own(name, option).__module__, name.partition(":")[0]])
     files = dict.fromkeys(getattr(sys.modules.get(module), "__file__", None) for module in modules)

@@ -1,4 +1,4 @@
-"""Submitting a job to a cluster: check and complete Beam's options."""
+"""Submit a job to a cluster: check and complete Beam's options."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger("owt")
 
 DATAFLOW = "DataflowRunner"
-_PATHS = ("GLOB", "FILE", "DIR")  # metavars of options whose values are paths
 CONNECT_SECONDS = 5.0
+
 CACHE_MILLISECONDS = 60_000
 """How long Flink and Spark keep an idle worker. By default, they start new ones for each of 30
 shuffles."""
-_THIS_MACHINE = (
-    "[local]",
-    "[auto]",
-    "[collection]",
-    "local",
-)  # masters that run in the job server itself
+
+# Metavars of options whose values are paths.
+_PATHS = ("GLOB", "FILE", "DIR")
+
+# Masters that run in the job server itself.
+_THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")
 
 
 def options_for(
     flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[Any, Any]] = ()
 ) -> PipelineOptions:
-    """Beam's options from its flags, with the defaults that this pipeline needs.
+    """Return Beam's options from its flags, with the defaults that this pipeline needs.
 
     `stages` are (stage, options) pairs. Raises UsageError for wrong flags, and for files that the
     workers cannot read.
@@ -68,8 +68,10 @@ def options_for(
 
 
 def with_absolute_paths(options: Any) -> Any:
-    """A stage's options with absolute paths for local files, because workers start in another
-    folder."""
+    """Return a stage's options with absolute paths for local files.
+
+    Workers start in another folder.
+    """
     changed = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -81,28 +83,36 @@ def with_absolute_paths(options: Any) -> Any:
 
 
 def _is_dataflow(given: Mapping[str, Any]) -> bool:
-    """Whether the runner is Dataflow's, with or without its module's name."""
+    """Return whether the runner is Dataflow's, with or without its module's name."""
     return (given["runner"] or "").rpartition(".")[2] == DATAFLOW
 
 
 def submits_later(options: PipelineOptions) -> bool:
-    """Whether the job is written to a file, which a Flex Template's launcher submits after this
-    program has ended."""
+    """Return whether the job is written to a file.
+
+    The launcher of a Flex Template submits it after this program has ended.
+    """
     given = options.get_all_options()
     return _is_dataflow(given) and bool(given["template_location"])
 
 
 def is_detached(options: PipelineOptions) -> bool:
-    """Whether this program ends once the job is submitted (Beam's --no_wait_until_finish, for
-    Dataflow). The same command then reports that the job is running, or its outcome."""
+    """Return whether this program ends once the job is submitted.
+
+    That is Beam's --no_wait_until_finish, for Dataflow. The same command then reports that the job
+    is running, or its outcome.
+    """
     given = options.get_all_options()
     return _is_dataflow(given) and bool(given["no_wait_until_finish"])
 
 
 def job_of(result: Any) -> str:
-    """The runner's id of a submitted job."""
-    found = getattr(result, "job_id", None) or "without an id"
-    return str(found() if callable(found) else found)
+    """Return the runner's id of a submitted job."""
+    job_id = getattr(result, "job_id", None) or "without an id"
+    # Some runners have a method, others an attribute.
+    if callable(job_id):
+        job_id = job_id()
+    return str(job_id)
 
 
 def _check_dataflow(
@@ -149,7 +159,8 @@ def _check_dataflow(
         )
     for place in (given["temp_location"], given["staging_location"]):
         if place and place.startswith("gs://"):
-            try:  # the SDK would try a missing or forbidden bucket for ten minutes
+            # The SDK would try a missing or forbidden bucket for ten minutes.
+            try:
                 gcsio.create_storage_client(options, not given["no_auth"]).get_bucket(
                     place.split("/")[2]
                 )
@@ -194,11 +205,12 @@ def _check_portable(given: Mapping[str, Any], runner: str) -> None:
 
 
 def _stages_package(given: Mapping[str, Any]) -> bool:
-    """Whether the job brings a package for its workers to install."""
+    """Return whether the job brings a package for its workers to install."""
     return any(given[name] for name in ("extra_packages", "setup_file", "requirements_file"))
 
 
 def _check_answers(flag: str, address: str) -> None:
+    """Raise UserError if nothing answers at an address."""
     host, _, port = address.rpartition("//")[2].strip("/").rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(f"{flag} {address}: expected HOST:PORT")
@@ -220,7 +232,7 @@ def _require_google() -> None:
 
 
 def failure(error: Exception) -> UserError:
-    """A runner's error as one line, for a job that left no outcome; its log has more."""
+    """Return a runner's error as one line, for a job that left no outcome."""
     text = _one_line(without_traceback(str(error)))
     if len(text) > 600:
         text = f"{text[:300]} … {text[-300:]}"

@@ -1,5 +1,4 @@
-"""Imported by the fork server of `workers`, and by nothing else: loads what all workers need,
-once for all of them."""
+"""Load what all workers need, once for all. Only the fork server of `workers` imports this."""
 
 from __future__ import annotations
 
@@ -12,22 +11,21 @@ from multiprocessing import spawn
 
 from owt_pipeline.engine.workers import PRELOAD, importing, keep_pandas_out
 
-_folder, *_needed = os.environ[PRELOAD].split("\n")
-atexit.register(
-    shutil.rmtree, _folder, ignore_errors=True
-)  # its socket, also if the process that asks was killed
+_folder, *_preloaded = os.environ[PRELOAD].split("\n")
+# The folder has the server's socket. It is removed here, since the process that started the server
+# may be killed.
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
-for name in (
-    "_fixup_main_from_name",
-    "_fixup_main_from_path",
-):  # of a script, which workers do not need
+# Workers do not need the script that the process runs.
+for name in ("_fixup_main_from_name", "_fixup_main_from_path"):
     if hasattr(spawn, name):
         setattr(spawn, name, lambda _: None)
 
 keep_pandas_out()
-with importing():  # and freezes: workers share the memory of what no collection touches
-    for needed in _needed:
-        module, _, function = needed.partition(":")
+# It also freezes what is imported: workers share memory that no collection touches.
+with importing():
+    for preloaded in _preloaded:
+        module, _, function = preloaded.partition(":")
         with contextlib.suppress(Exception):
             imported = importlib.import_module(module)
             if function:

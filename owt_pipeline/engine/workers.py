@@ -1,9 +1,8 @@
-"""Worker processes, for parts and for an ordered map over batches, which survives the death of a
-process.
+"""Run functions in worker processes, which may die: for parts, and for a map over batches.
 
 Each worker has a thread in this process, which gives it one task after the other and waits for the
-answers. Results come back in the order of the batches, so the output's bytes do not depend on the
-number of workers. A worker that dies, or does not answer in time, is replaced. Only its current
+results. Results come back in the order of the batches, so the output's bytes do not depend on the
+number of workers. A worker that dies, or does not respond in time, is replaced. Only its current
 task is affected, and the caller learns how it died.
 
 Processes are those of `multiprocessing`'s fork server: a fork of this process would copy locks that
@@ -66,12 +65,13 @@ TIMEOUT_SIGNAL = signal.SIGPROF
 PRELOAD = "OWT_PRELOAD"
 """Variable with what the fork server is to load, after the folder of its socket."""
 
-_MAX_TEMPORARY = 60  # characters of a folder for a socket, whose path may have about a hundred
+# Characters of a folder for a socket, whose path may have about a hundred.
+_MAX_TEMPORARY = 60
 
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """In place of a result: the worker process died during this task.
+    """What takes the place of a result if the worker process died during the task.
 
     Attributes:
       exit_code: the process's exit code; negative for a signal.
@@ -108,7 +108,8 @@ class WorkerPool:
 
     def __init__(self, workers: int):
         start_server()
-        self.workers, self.closed = workers, False
+        self.workers = workers
+        self.closed = False
         self._threads = ThreadPoolExecutor(workers)
         self._lock = threading.Lock()
         self._alive: set[_Worker] = set()
@@ -134,14 +135,13 @@ class WorkerPool:
     def map(
         self, fn: Callable[[T], R], batches: Iterable[T], **limits: Any
     ) -> Iterator[tuple[T, R | WorkerDied]]:
-        """Pairs of (batch, fn(batch)), in the order of `batches`, which are read as workers
-        become free.
+        """Yield pairs of (batch, fn(batch)), in the order of `batches`.
 
-        `limits` are those of `submit`. If the caller stops before the end, the pool is closed.
+        The batches are read as workers become free. `limits` are the arguments of `submit`. If the
+        caller stops before the end, the pool is closed.
         """
-        slots = threading.Semaphore(
-            2 * self.workers
-        )  # for each worker, one batch at work and one waiting
+        # For each worker, one batch at work and one that waits.
+        slots = threading.Semaphore(2 * self.workers)
         waiting: deque[tuple[T, Future[Any]]] = deque()
         try:
             for batch in batches:
@@ -198,7 +198,7 @@ class _Worker:
             self.process = _start(_be_worker, theirs)
 
     def ask(self, task: bytes, seconds: float | None) -> Any:
-        """(result, error) of the call, or how the worker died."""
+        """Return (result, error) of the call, or how the worker died."""
         overdue = 0.0
         try:
             self._pipe.send_bytes(task)
@@ -207,17 +207,19 @@ class _Worker:
                     return answer
                 progress.advance(answer.rows, answer.rejected)
             overdue = seconds or 0.0
-        except (EOFError, OSError):  # it died, perhaps while answering
+        except (EOFError, OSError):
+            # It died, perhaps while it sent its result.
             pass
         self._pipe.close()
         return WorkerDied(_end(self.process), overdue)
 
 
-_is_worker = False  # whether this process is a worker, which has no workers of its own
+# Whether this process is a worker, which has no workers of its own.
+_is_worker = False
 
 
 def _be_worker(pipe: Connection) -> None:
-    """The loop of a worker process: receive a function and its argument, send back the result."""
+    """Receive functions and their arguments, and send back the results, until the parent ends."""
     global _is_worker
     _is_worker = True
     _die_with_parent()
@@ -225,12 +227,14 @@ def _be_worker(pipe: Connection) -> None:
     while True:
         try:
             task = pipe.recv_bytes()
-        except (EOFError, OSError):  # the parent is gone, perhaps while sending
+        except (EOFError, OSError):
+            # The parent has ended, perhaps while it sent a task.
             return
         try:
             fn, argument = pickle.loads(task)
             answer = pickle.dumps((fn(argument), None), 5)
-        except (UserError, LedgerError, OSError) as error:  # handled by type, so sent unchanged
+        except (UserError, LedgerError, OSError) as error:
+            # The caller handles these by their type.
             answer = pickle.dumps((None, error))
         except BaseException as error:
             failure: Exception = WorkerError(traceback.format_exc())
@@ -244,48 +248,55 @@ def _die_with_parent() -> None:
     """Let the kernel kill this process when its parent has ended, whatever it is doing then."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    life = int(parent.sentinel)  # a pipe that only the parent holds open
+    # A pipe that only the parent holds open.
+    life = int(parent.sentinel)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
-    else:  # macOS: a worker in C code ends when that returns
+    else:
+        # On macOS, a worker in C code ends when that returns.
         signal.signal(signal.SIGIO, lambda *_: os._exit(1))
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([life], [], [], 0)[0]:  # it has ended before
+    has_ended = bool(select.select([life], [], [], 0)[0])
+    if has_ended:
         os._exit(1)
 
 
-def start_server(needed: Sequence[str] = ()) -> None:
-    """Let the process that workers are forked from load what they need, without waiting for it;
-    unless it runs.
+def start_server(preloaded: Sequence[str] = ()) -> None:
+    """Start the process from which workers are forked, unless it runs, without waiting for it.
 
-    `needed` is a result of `Stage.preload`: modules to import, and `module:function`s to call,
-    which cache what they load. Errors there are ignored: the worker that needs it will raise them.
+    It loads what workers need. `preloaded` is a result of `Stage.preload`: modules to import, and
+    `module:function`s to call, which cache what they load. Errors there are ignored: the worker
+    that needs the module will raise them.
     """
     global _folder
     with _processes:
-        if not os.path.isdir(_folder):  # multiprocessing's own would stay if this process is killed
-            temporary = tempfile.gettempdir()
-            _folder = tempfile.mkdtemp(
-                prefix="owt-", dir=temporary if len(temporary) < _MAX_TEMPORARY else "/tmp"
-            )
+        if not os.path.isdir(_folder):
+            # The folder of multiprocessing would stay if this process is killed.
+            parent = tempfile.gettempdir()
+            if len(parent) >= _MAX_TEMPORARY:
+                parent = "/tmp"
+            _folder = tempfile.mkdtemp(prefix="owt-", dir=parent)
             process.current_process()._config["tempdir"] = _folder  # type: ignore[attr-defined]
         forkserver.set_forkserver_preload(["owt_pipeline.engine.worker_server"])
-        os.environ[PRELOAD] = "\n".join([_folder, *needed])
-        # which would unblock signals, if the server had to start it
+        os.environ[PRELOAD] = "\n".join([_folder, *preloaded])
+        # If the server had to start it, it would unblock signals.
         resource_tracker.ensure_running()
         # The server and all workers inherit this mask: a terminal's Ctrl-C is for this process,
         # which ends them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             forkserver.ensure_running()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             del os.environ[PRELOAD]
 
 
 def _start(target: Callable[..., object], *arguments: Any) -> Any:
-    """A process that calls `target`; raises ChildProcessError if the system allows no more."""
+    """Start a process that calls `target`.
+
+    Raises ChildProcessError if the system allows no more.
+    """
     with _processes:
         for wait in (0.1, None):
             start_server()
@@ -300,32 +311,32 @@ def _start(target: Callable[..., object], *arguments: Any) -> Any:
                     raise ChildProcessError(
                         "the process that starts others has ended. Out of memory?"
                     ) from error
-                time.sleep(
-                    wait
-                )  # a server that was killed a moment ago is started again once it is gone
+                # A server that was killed a moment ago is started again once it has ended.
+                time.sleep(wait)
         return child
 
 
 def _end(child: Any) -> int:
-    """Kill a process; returns its exit code, negative for the signal that it died of."""
+    """Kill a process; return its exit code, negative for the signal that it died of."""
     with _processes:
         child.kill()
         child.join()
         return int(child.exitcode)
 
 
-_processes = (
-    threading.RLock()
-)  # multiprocessing looks at all its processes when it starts one: not at one that ends
-_folder = ""  # of the server's socket; of this process, as all that follows
-_shared: WorkerPool | None = (
-    None  # used by all stages, because worker processes are costly to start
-)
+# multiprocessing looks at all its processes when it starts one, so none may end meanwhile.
+_processes = threading.RLock()
+
+# The folder of the server's socket.
+_folder = ""
+
+# Used by all stages, because worker processes are costly to start.
+_shared: WorkerPool | None = None
 _sharing = threading.Lock()
 
 
 def shared_pool(workers: int) -> WorkerPool:
-    """This process's pool of `workers` processes, started on first use."""
+    """Return this process's pool of `workers` processes, which is started on first use."""
     global _shared
     with _sharing:
         if _shared is None or _shared.closed or _shared.workers != workers:
@@ -342,10 +353,15 @@ def close_shared_pool() -> None:
 
 
 def _forget() -> None:
-    """In a process forked from this one, which has neither its threads nor its children and
-    needs its own."""
+    """Forget the parent's pool in a process that was forked.
+
+    It has neither the parent's threads nor its children, and needs its own.
+    """
     global _folder, _processes, _shared, _sharing
-    _folder, _processes, _shared, _sharing = "", threading.RLock(), None, threading.Lock()
+    _folder = ""
+    _processes = threading.RLock()
+    _shared = None
+    _sharing = threading.Lock()
     forkserver._forkserver.__init__()  # type: ignore[misc]
     process._children.clear()  # type: ignore[attr-defined]
 
@@ -356,10 +372,10 @@ os.register_at_fork(after_in_child=_forget)
 def map_batches(
     fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], workers: int
 ) -> Iterator[tuple[pa.RecordBatch, R]]:
-    """Pairs of (batch, fn(batch)) in order, computed by `workers` processes; in this process if
-    that is one, or if this is a worker.
+    """Yield pairs of (batch, fn(batch)) in order, computed by `workers` processes.
 
-    Raises WorkerError if a process died: for functions that no batch should be able to kill.
+    With one worker, or within a worker, this process computes them. Raises WorkerError if a process
+    died: no batch should be able to kill these functions.
     """
     if workers <= 1 or _is_worker:
         for batch in batches:
@@ -373,19 +389,19 @@ def map_batches(
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Import large packages in the block without pandas and without garbage collection, as
-    imports make no garbage.
+    """Import large packages in the block without pandas and without garbage collection.
 
-    pyarrow and Beam import pandas if it is installed: 50 MB per process and half a second, and
-    nothing here uses it. Importing Beam takes 0.9 s of CPU time this way, 1.3 s otherwise. Later
-    collections skip what was imported.
+    Imports make no garbage. pyarrow and Beam import pandas if it is installed, which takes 50 MB
+    per process and half a second, and nothing here uses it. Importing Beam takes 0.9 s of CPU time
+    this way, 1.3 s otherwise. Later collections skip the imported objects.
     """
     collects = gc.isenabled()
     gc.disable()
     try:
         with _without_pandas():
             yield
-        if not gc.get_freeze_count():  # what is frozen is never freed
+        # Frozen objects are never freed, so this is done once.
+        if not gc.get_freeze_count():
             gc.freeze()
     finally:
         if collects:
@@ -409,7 +425,9 @@ class _NoPandas:
 
 
 def keep_pandas_out() -> None:
-    """Let pyarrow look for pandas now, and find none; `to_pandas` looks again, and works as
-    usual."""
+    """Let pyarrow look for pandas now, and find none.
+
+    `to_pandas` looks again, and works as usual.
+    """
     with _without_pandas():
         pa.array([])

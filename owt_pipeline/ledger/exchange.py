@@ -1,16 +1,16 @@
-"""The exchange: rows that parts send to each other are in files; only handles of these rows go
-through the runner.
+"""Exchange rows between parts through files: only handles of the rows go through the runner.
 
-A part of one step sends rows to keys of the next step (`ShardWriter.send`). All that it sends is in
-one file, the rows of one key together as an Arrow IPC stream, with an index at the end. The runner
-groups the handles by key. They have about 100 bytes each, so the runner's traffic and memory do not
-depend on the size of the rows; FnApiRunner's GroupByKey needs four times the bytes it groups. The
-files also outlive the job: a job that is submitted again continues with them.
+A part of one step sends rows to keys of the next step (`ShardWriter.send`). All of them are in one
+file, the rows of one key together as an Arrow IPC stream, with an index at the end. The runner
+groups the handles by key. A handle has about 100 bytes, so the runner's traffic and memory do not
+depend on the size of the rows. FnApiRunner's GroupByKey needs four times the bytes that it groups.
+The files also outlive the job: a job that is submitted again continues with them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
 import tempfile
@@ -31,10 +31,19 @@ SLICES = "slices"
 SLICE_BYTES = 32 << 20
 """Target size of a slice: the rows of a key are divided into slices of about this size, each
 read by one request."""
-_READ_BYTES = 4 * SLICE_BYTES  # read at once, in up to 16 slices
-_WAITING_BYTES = 64 << 20  # rows are sorted by key once they reach this size
-_ALIGNMENT = 64  # of Arrow's buffers, which are used in place
-_TAIL = struct.Struct("<QQ")  # offset and length of the index
+
+# Bytes that are read at once from a bucket, in up to 16 slices.
+_READ_BYTES = 4 * SLICE_BYTES
+
+# Rows in memory are sorted by key once they reach this size.
+_MAX_WAITING_BYTES = 64 << 20
+
+# Arrow's buffers are used in place, and have to begin at multiples of this.
+_ALIGNMENT = 64
+
+# Offset and length of the index, at the end of the file.
+_TAIL = struct.Struct("<QQ")
+
 _INDEX = pa.schema([(name, pa.int64()) for name in ("key", "offset", "length", "rows")])
 
 
@@ -58,11 +67,11 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
 
 
 class SliceWriter:
-    """Writes rows by key into one file, those of a key in one slice, or in several of 32 MiB or
-    more.
+    """Writes rows by key into one file: the rows of a key in one slice, or in several of 32 MiB
+    or more.
 
-    Rows that exceed the memory limit wait in temporary files, sorted by key, which are merged at
-    the end. So the number of slices does not grow with the number of rows.
+    Rows that exceed the memory limit wait in temporary files, sorted by key. These are merged at
+    the end, so the number of slices does not grow with the number of rows.
     """
 
     def __init__(self, file: HashingFile):
@@ -75,59 +84,70 @@ class SliceWriter:
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
         """Send rows to `key`; with an array (rows,), each row to its own key."""
-        if rows.num_rows:
-            keys = (
-                key.astype(np.int64) if isinstance(key, np.ndarray) else np.full(rows.num_rows, key)
-            )
-            self._file.rows += rows.num_rows
-            self._waiting.setdefault(rows.schema, []).append((keys, rows))
-            self._waiting_bytes += rows.nbytes
-            if self._waiting_bytes >= _WAITING_BYTES:
-                self._sort(spill=True)
+        if not rows.num_rows:
+            return
+        if isinstance(key, np.ndarray):
+            keys = key.astype(np.int64)
+        else:
+            keys = np.full(rows.num_rows, key)
+        self._file.rows += rows.num_rows
+        self._waiting.setdefault(rows.schema, []).append((keys, rows))
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= _MAX_WAITING_BYTES:
+            self._sort(spill=True)
 
     def close(self) -> None:
         """Write the slices, and the index."""
         self._sort(spill=False)
         for pieces in self._sorted.values():
-            for key in np.unique(np.concatenate([piece.keys for piece in pieces])).tolist():
+            keys = np.unique(np.concatenate([piece.keys for piece in pieces]))
+            for key in keys.tolist():
                 rows = pa.concat_tables([piece.rows_of(key) for piece in pieces]).combine_chunks()
-                step = -(-len(rows) // max(1, rows.nbytes // SLICE_BYTES))
-                for start in range(0, len(rows), step):
-                    some = rows.slice(start, step)
-                    self._index.append((key, *self._write(some.to_batches()), len(some)))
+                self._write_slices(key, rows)
         offset, length = self._write([batch_of(self._index, _INDEX)])
         self._file.write(_TAIL.pack(offset, length))
 
+    def _write_slices(self, key: int, rows: pa.Table) -> None:
+        """Write the rows of a key, and add their slices to the index."""
+        num_slices = max(1, rows.nbytes // SLICE_BYTES)
+        rows_per_slice = math.ceil(len(rows) / num_slices)
+        for start in range(0, len(rows), rows_per_slice):
+            slice_rows = rows.slice(start, rows_per_slice)
+            offset, length = self._write(slice_rows.to_batches())
+            self._index.append((key, offset, length, len(slice_rows)))
+
     def _sort(self, spill: bool) -> None:
+        """Sort the waiting rows by key; with `spill`, move them to a temporary file."""
         for schema, waiting in self._waiting.items():
             keys = np.concatenate([keys for keys, _ in waiting])
             table = pa.Table.from_batches([rows for _, rows in waiting]).combine_chunks()
             if (keys[1:] < keys[:-1]).any():
                 order = np.argsort(keys, kind="stable")
-                keys, table = keys[order], table.take(pa.array(order))
+                keys = keys[order]
+                table = table.take(pa.array(order))
             rows = _spilled(table, self._file) if spill else table
             self._sorted.setdefault(schema, []).append(_Sorted.of(keys, rows))
-        self._waiting, self._waiting_bytes = {}, 0
+        self._waiting = {}
+        self._waiting_bytes = 0
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
+        """Write batches as one stream; return its offset and length in bytes."""
         self._file.write(b"\0" * (-self._file.bytes % _ALIGNMENT))
         start = self._file.bytes
         size = pa.MockOutputStream()
         _write_stream(size, batches)
-        if (
-            self._buffer.size < size.size()
-        ):  # otherwise reused: new memory costs more than the copy into it
+        # The buffer is reused: new memory costs more than the copy into it.
+        if self._buffer.size < size.size():
             self._buffer = pa.allocate_buffer(size.size())
         _write_stream(pa.FixedSizeBufferWriter(self._buffer), batches)
-        self._file.write(
-            memoryview(self._buffer)[: size.size()]
-        )  # one call instead of Arrow's dozen
+        # One call instead of Arrow's dozen.
+        self._file.write(memoryview(self._buffer)[: size.size()])
         return start, self._file.bytes - start
 
 
 @dataclass(frozen=True)
 class _Sorted:
-    """Rows sorted by key: those of `keys[i]` are `rows[starts[i]:starts[i + 1]]`."""
+    """Rows sorted by key: the rows of `keys[i]` are `rows[starts[i]:starts[i + 1]]`."""
 
     keys: np.ndarray
     starts: np.ndarray
@@ -135,19 +155,24 @@ class _Sorted:
 
     @classmethod
     def of(cls, keys: np.ndarray, rows: pa.Table) -> _Sorted:
-        found, starts = np.unique(keys, return_index=True)
-        return cls(found, np.append(starts, len(keys)), rows)
+        """Return rows with the sorted keys of each of them."""
+        unique_keys, starts = np.unique(keys, return_index=True)
+        return cls(unique_keys, np.append(starts, len(keys)), rows)
 
     def rows_of(self, key: int) -> pa.Table:
-        place = int(np.searchsorted(self.keys, key))
-        if place == len(self.keys) or self.keys[place] != key:
+        """Return the rows of a key."""
+        index = int(np.searchsorted(self.keys, key))
+        if index == len(self.keys) or self.keys[index] != key:
             return self.rows.slice(0, 0)
-        return self.rows.slice(self.starts[place], self.starts[place + 1] - self.starts[place])
+        start = self.starts[index]
+        return self.rows.slice(start, self.starts[index + 1] - start)
 
 
 def _spilled(table: pa.Table, file: HashingFile) -> pa.Table:
-    """The same rows, memory-mapped from an unnamed file next to `file`: a killed process leaves
-    nothing behind."""
+    """Return the same rows, memory-mapped from a file next to `file` that is already removed.
+
+    So a killed process leaves nothing behind.
+    """
     with tempfile.NamedTemporaryFile(dir=os.path.dirname(file.path)) as spill:
         with pa.ipc.new_file(spill.name, table.schema) as writer:
             writer.write_table(table)
@@ -161,8 +186,10 @@ def _write_stream(sink: pa.NativeFile, batches: Sequence[pa.RecordBatch]) -> Non
 
 
 def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
-    """The (key, slice) pairs of a part's file, in the order written; raises UserError if the
-    file is damaged."""
+    """Return the (key, slice) pairs of a part's file, in the order written.
+
+    Raises UserError if the file is damaged.
+    """
     with reading(work, path):
         size = work.size(path)
         offset, length = _TAIL.unpack(work.read_range(path, size - _TAIL.size, _TAIL.size))
@@ -172,48 +199,64 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
 
 
 def read_slices(work: Storage, slices: Iterable[Slice]) -> Iterator[pa.Table]:
-    """The rows of each slice, in order, as one or more tables: memory-mapped from a local disk,
-    otherwise read 16 at once.
+    """Yield the rows of each slice, in order, as one or more tables.
 
-    Raises UserError if a file is damaged.
+    They are memory-mapped from a local disk; in a bucket, 16 slices are read at once. Raises
+    UserError if a file is damaged.
     """
-    slices = [slice for slice in slices if slice.length]
+    with_rows = [slice for slice in slices if slice.length]
     if work.is_local:
-        with contextlib.ExitStack() as stack:
-            maps: dict[str, pa.MemoryMappedFile] = {}
-            for slice in slices:
-                with reading(work, slice.path):
-                    if slice.path not in maps:
-                        maps[slice.path] = stack.enter_context(pa.memory_map(work.path(slice.path)))
-                    maps[slice.path].seek(slice.offset)
-                    yield from _tables(maps[slice.path].read_buffer(slice.length))
-        return
-    while slices:
-        ends = np.cumsum([slice.length for slice in slices[:REQUESTS_AT_ONCE]])
+        yield from _map_slices(work, with_rows)
+    else:
+        yield from _request_slices(work, with_rows)
+
+
+def _map_slices(work: Storage, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    """Yield the rows of slices on a local disk, memory-mapped."""
+    with contextlib.ExitStack() as stack:
+        map_by_path: dict[str, pa.MemoryMappedFile] = {}
+        for slice in slices:
+            with reading(work, slice.path):
+                if slice.path not in map_by_path:
+                    mapped = pa.memory_map(work.path(slice.path))
+                    map_by_path[slice.path] = stack.enter_context(mapped)
+                mapped = map_by_path[slice.path]
+                mapped.seek(slice.offset)
+                yield from _tables(mapped.read_buffer(slice.length))
+
+
+def _request_slices(work: Storage, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    """Yield the rows of slices in a bucket."""
+    start = 0
+    while start < len(slices):
+        candidates = slices[start : start + REQUESTS_AT_ONCE]
+        ends = np.cumsum([slice.length for slice in candidates])
         number = max(1, int(np.searchsorted(ends, _READ_BYTES)))
-        some, slices = slices[:number], slices[number:]
+        requested = candidates[:number]
+        start += len(requested)
+        # An iterator that has been read to its end holds no buffers.
         buffers = iter(
-            at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some)
+            at_once(
+                lambda slice: work.read_range(slice.path, slice.offset, slice.length), requested
+            )
         )
-        for slice, buffer in zip(
-            some, buffers, strict=True
-        ):  # an exhausted iterator holds no buffers
+        for slice, buffer in zip(requested, buffers, strict=True):
             with reading(work, slice.path):
                 yield from _tables(pa.py_buffer(buffer))
 
 
 def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema) -> pa.Table:
-    """All rows of some slices as one table with contiguous columns; `schema` is that of the
-    rows."""
+    """Return all rows of some slices, of one `schema`, as one table with contiguous columns."""
     return pa.concat_tables([schema.empty_table(), *read_slices(work, slices)]).combine_chunks()
 
 
 def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
-    """The partition of each uint64 hash: the upper 32 bits, divided into equal ranges."""
+    """Return the partition of each uint64 hash: its upper 32 bits, divided into equal ranges."""
     return ((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
 
 
 def _tables(buffer: pa.Buffer) -> Iterator[pa.Table]:
+    """Yield the streams in a buffer, each as a table."""
     source = pa.BufferReader(buffer)
     while source.tell() < buffer.size:
         yield pa.ipc.open_stream(source).read_all()

@@ -1,9 +1,8 @@
-"""Folders in buckets, for `Storage`: obstore, for S3, Google Cloud Storage and Azure, and what
-its errors mean.
+"""Read and write folders in buckets, for `Storage`, and explain the errors of their client.
 
-A folder on a web server is read the same way, by requests for ranges of bytes.
-
-It finds credentials where the services' other tools do, and retries requests by itself.
+The client is obstore, for S3, Google Cloud Storage and Azure. It finds credentials where the
+services' other tools do, and retries requests by itself. A folder on a web server is read the same
+way, by requests for ranges of bytes.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ PIECE_BYTES = 32 << 20
 REQUESTS_AT_ONCE = 16
 _READ_AHEAD_BYTES = 1 << 20
 
+# Parts of error messages that mean: no credentials are set, and a cloud gives this machine none.
 _NO_CREDENTIALS = (
     "//169.254.",
     "//metadata",
@@ -46,21 +46,20 @@ _NO_CREDENTIALS = (
     "/latest/api/token",
     "Account must be specified",
 )
-"""Parts of error messages that mean: no credentials are set, and this machine gets none from a
-cloud."""
 
-
+# How long a process's first request is tried, and all later ones.
 _FIRST_SECONDS = 7.0
 _RETRY_SECONDS = 120.0
-_REFUSED_SECONDS = 300.0  # by a web server: Common Crawl's answers 403 if it is asked too fast
 
+# How long a request that a web server refuses is tried: Common Crawl's server answers 403 if
+# requests come too fast.
+_REFUSED_SECONDS = 300.0
+
+# Prefixes of the variables that a client depends on: when one changes, a bucket gets a new client.
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
-"""Prefixes of the variables that a client depends on: when one changes, a bucket gets a new
-client."""
 
-_stores: dict[
-    tuple[Any, ...], Any
-] = {}  # one client per bucket and process, so that connections are reused
+# One client per bucket and process, so that connections are reused.
+_stores: dict[tuple[Any, ...], Any] = {}
 _connecting = threading.Lock()
 
 _CREDENTIALS = {
@@ -84,11 +83,14 @@ class Bucket:
     """
 
     def __init__(self, uri: str, proven: bool = False):
-        """The folder at `uri`; `proven` if another process has reached its bucket already."""
+        """Open the folder at `uri`; `proven` if another process has reached its bucket already."""
         parts = urlsplit(uri)
         self.spool_folder = os.path.join(tempfile.gettempdir(), f"owt-{os.getuid()}")
-        self._scheme, self._place, self._proven = parts.scheme, parts.netloc, proven
-        self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
+        self._scheme = parts.scheme
+        self._place = parts.netloc
+        self._proven = proven
+        folder = parts.path.strip("/")
+        self._prefix = f"{folder}/" if folder else ""
         self._of_version = "version" if parts.scheme == "gs" else "e_tag"
         if not parts.netloc.rpartition("@")[2]:
             raise UserError(f"{uri} names no bucket: write {parts.scheme}://BUCKET/FOLDER")
@@ -121,7 +123,7 @@ class Bucket:
             return bytes(self._asked(lambda: store.get_range(key, start=start, length=length)))
 
     def list(self, prefix: str, limit: int = 1000) -> Iterator[tuple[str, int, float]]:
-        """Name, bytes and time of the objects whose names begin with `prefix`."""
+        """Yield name, bytes and time of the objects whose names begin with `prefix`."""
         with self._request(prefix) as (store, key):
             folder = key.rpartition("/")[0]  # obstore lists folders only
             for page in store.list(folder or None, chunk_size=limit):
@@ -217,8 +219,7 @@ class Bucket:
             return _stores[identity]
 
     def _prove(self, key: str) -> None:
-        """Make one small request to the bucket; raises UserError if it fails or takes over seven
-        seconds."""
+        """Make one small request; raise UserError if it fails or takes over seven seconds."""
         try:
             # In a thread, because a name server or a metadata server may not answer for longer.
             store = _store(self._scheme, self._place, _FIRST_SECONDS * 0.6)
@@ -252,10 +253,13 @@ def _ask(store: Any, key: str, lists: bool) -> None:
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a file; each read is one request."""
+    """Reads an object as a file; each read is one request."""
 
     def __init__(self, bucket: Bucket, name: str, size: int):
-        self._bucket, self._name, self._size, self._position = bucket, name, size, 0
+        self._bucket = bucket
+        self._name = name
+        self._size = size
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -271,14 +275,14 @@ class _Ranges(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         length = max(0, min(len(buffer), self._size - self._position))
-        buffer[:length] = (
-            self._bucket.read_range(self._name, self._position, length) if length else b""
-        )
-        self._position += length
+        if length:
+            buffer[:length] = self._bucket.read_range(self._name, self._position, length)
+            self._position += length
         return length
 
 
 def _explained(uri: str, failure: Failure, first: bool) -> Exception:
+    """Return the error for a failure; `first` if it is that of a process's first request."""
     scheme = urlsplit(uri).scheme
     is_bucket = scheme in _CREDENTIALS
     match failure.kind:
@@ -302,7 +306,7 @@ def _explained(uri: str, failure: Failure, first: bool) -> Exception:
 
 
 def in_thread(call: Callable[[], _Answer]) -> concurrent.futures.Future[_Answer]:
-    """Call in a thread that does not keep this process from ending."""
+    """Call a function in a thread that does not keep this process from ending."""
     future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
 
     def run() -> None:
@@ -324,8 +328,7 @@ class Failure:
 
 
 def _store(scheme: str, place: str, seconds: float) -> Any:
-    """obstore's client of a bucket of S3 or Google, a container of Azure, or a web server;
-    failing requests are retried for `seconds`."""
+    """Return obstore's client of a bucket or web server, which retries requests for `seconds`."""
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     user, _, name = place.rpartition("@")
@@ -357,7 +360,7 @@ def _store(scheme: str, place: str, seconds: float) -> Any:
 
 
 def _failure(error: Exception) -> Failure | None:
-    """The meaning of an exception, or None if it is not the client's."""
+    """Return the meaning of an exception, or None if it is not the client's."""
     from obstore import exceptions
 
     if not isinstance(error, exceptions.BaseError | FileNotFoundError):
@@ -381,15 +384,15 @@ def _failure(error: Exception) -> Failure | None:
 def _retried(
     request: Callable[[], _Answer], problem: str = "HTTP error:", seconds: float | None = None
 ) -> _Answer:
-    """The answer to a request that obstore does not retry after an error whose message has this
-    `problem`.
+    """Make a request that obstore does not retry, for `seconds`, after errors with this `problem`.
 
-    By default, to a conditional write or a deletion without an answer. The server may have carried
-    it out. Here, a second write is then refused, as documented at `Storage.create`.
+    By default, these are conditional writes and deletions without a response, which the server may
+    have carried out. A second write is then refused, as documented at `Storage.create`.
     """
     from obstore import exceptions
 
-    end, wait = time.monotonic() + (_RETRY_SECONDS if seconds is None else seconds), 0.1
+    end = time.monotonic() + (_RETRY_SECONDS if seconds is None else seconds)
+    wait = 0.1
     while True:
         try:
             return request()
@@ -401,7 +404,7 @@ def _retried(
 
 
 def _google_settings() -> dict[str, Any]:
-    """An emulator's address, which needs no credentials."""
+    """Return the address of an emulator, which needs no credentials; empty without one."""
     if not (emulator := os.environ.get("STORAGE_EMULATOR_HOST")):
         return {}
     address = emulator if "://" in emulator else f"http://{emulator}"
@@ -414,8 +417,7 @@ def _google_settings() -> dict[str, Any]:
 
 
 def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
-    """What obstore does not find by itself: S3's own endpoint, the region, and the keys of a
-    profile."""
+    """Return what obstore does not find by itself: an endpoint, the region, a profile's keys."""
     settings: dict[str, Any] = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -439,7 +441,9 @@ def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
 
 @functools.cache
 def _region_of(bucket: str) -> str | None:
+    """Return the region of a bucket of S3; None if it cannot be found."""
     try:
         return str(pyarrow.fs.resolve_s3_region(bucket))
-    except OSError:  # the first request will raise a clear error
+    except OSError:
+        # The first request will raise a clear error.
         return None

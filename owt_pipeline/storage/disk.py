@@ -1,5 +1,7 @@
-"""Folders on a local disk, for `Storage`; and temporary files, which get their name when they
-are complete."""
+"""Read and write folders on a local disk, for `Storage`.
+
+Files are written under temporary names, and get their own when they are complete.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ from owt_pipeline.errors import UserError
 SPOOL_FOLDER = ".tmp"
 """Subfolder for files that are being written; not part of any dataset."""
 
+# How long a process waits for another one's lock. It is held for microseconds, unless its holder
+# was stopped.
 _LOCK_SECONDS = 30.0
-"""How long a process waits for another one's lock. It is held for microseconds, unless its
-holder was stopped."""
 
 
 class Disk:
@@ -38,20 +40,23 @@ class Disk:
     def open(self, name: str) -> pa.NativeFile:
         try:
             return pa.fs.LocalFileSystem().open_input_file(self._at(name))
-        except FileNotFoundError as error:  # Arrow's has no `filename`
-            raise FileNotFoundError(
-                errno.ENOENT, "No such file or directory", self._at(name)
-            ) from error
+        except FileNotFoundError as error:
+            # Arrow's error has no `filename`.
+            problem = "No such file or directory"
+            raise FileNotFoundError(errno.ENOENT, problem, self._at(name)) from error
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        with open(
-            self._at(name), "rb", buffering=0
-        ) as file:  # with a buffer, a few bytes would cost 8 KiB
+        # With a buffer, a few bytes would cost 8 KiB.
+        with open(self._at(name), "rb", buffering=0) as file:
             file.seek(start)
-            found = file.read(length)
-            while len(found) < length and (more := file.read(length - len(found))):
-                found += more
-            return found
+            content = file.read(length)
+            # A read may return fewer bytes than there are.
+            while len(content) < length:
+                more = file.read(length - len(content))
+                if not more:
+                    break
+                content += more
+            return content
 
     def exists(self, name: str) -> bool:
         return os.path.exists(self._at(name))
@@ -60,9 +65,9 @@ class Disk:
         return os.stat(self._at(name)).st_size
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """Name, bytes and time of each file, without files that are being written."""
-        below = prefix.rpartition("/")[0]
-        stack = [f"{below}/" if below else ""]
+        """Yield name, bytes and time of each file, without files that are being written."""
+        parent, _, _ = prefix.rpartition("/")
+        stack = [f"{parent}/" if parent else ""]
         while stack:
             folder = stack.pop()
             # A folder or file that disappears during the listing is left out.
@@ -94,11 +99,13 @@ class Disk:
             file.publish(name)
 
     def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Write if the file has this version (None: is missing). Returns the new version, or
-        None if not written."""
-        return (
-            self._create(name, content) if version is None else self._swap(name, content, version)
-        )
+        """Write if the file has this version, or with None if it is missing.
+
+        Returns the new version, or None if nothing was written.
+        """
+        if version is None:
+            return self._create(name, content)
+        return self._swap(name, content, version)
 
     def _create(self, name: str, content: bytes) -> str | None:
         target = self._at(name)
@@ -108,7 +115,8 @@ class Disk:
         with self._spool(content) as file:
             file.sync()
             try:
-                os.link(file.path, target)  # unlike a rename, fails where the name is taken
+                # Unlike a rename, it fails where the name is taken.
+                os.link(file.path, target)
             except FileExistsError:
                 return None
             except OSError as error:
@@ -126,10 +134,10 @@ class Disk:
     def _swap(self, name: str, content: bytes, version: str) -> str | None:
         target = self._at(name)
         with self._spool(content) as file:
-            # may take seconds, so not under the lock, with which a process could be stopped
+            # It may take seconds, so it is not done under the lock: a process could be stopped.
             file.sync()
-            # Without this, a version could repeat: the kernel's clock may tick every 4 ms, and
-            # inodes are reused.
+            # Without a new time, a version could repeat: the kernel's clock may tick every 4 ms,
+            # and inodes are reused.
             after = max(time.time_ns(), int(version.partition("-")[0]) + 1)
             os.utime(file.path, ns=(after, after))
             swapped = _version(os.stat(file.path))
@@ -155,8 +163,10 @@ class Disk:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time swap files of this folder. A killed process loses the lock,
-        a stopped one does not."""
+        """Let one process at a time swap files of this folder.
+
+        A killed process loses the lock, a stopped one keeps it.
+        """
         path = os.path.join(self.spool_folder, "lock")
         until = time.monotonic() + _LOCK_SECONDS
         while True:
@@ -167,13 +177,13 @@ class Disk:
                     if time.monotonic() > until:
                         raise TimeoutError(
                             f"{path} has been locked for {_LOCK_SECONDS:g} s: continue or kill the "
-                            f"process that holds "
-                            "it (`fuser` names it)"
+                            "process that holds it (`fuser` names it)"
                         ) from None
                     time.sleep(0.001)
                     continue
                 if not _is_at(path, lock.fileno()):
-                    continue  # the last holder has removed the file
+                    # The last holder has removed the file.
+                    continue
                 try:
                     yield
                 finally:
@@ -185,7 +195,7 @@ class Disk:
 
 
 def check_utf8(path: str) -> None:
-    """Raise UserError for a path that is not UTF-8: Arrow takes no other."""
+    """Raise UserError for a path that is not UTF-8, which Arrow does not take."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -193,7 +203,7 @@ def check_utf8(path: str) -> None:
 
 
 def _move(path: str, target: str) -> None:
-    """Rename a file, or copy it, synced, where the target's folder is a link to another disk."""
+    """Rename a file. Copy it, synced, where the target's folder is a link to another disk."""
     try:
         os.replace(path, target)
     except OSError as error:
@@ -211,6 +221,7 @@ def _move(path: str, target: str) -> None:
 
 
 def _is_at(path: str, descriptor: int) -> bool:
+    """Return whether an open file still has this path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -222,8 +233,8 @@ def _version(status: os.stat_result) -> str:
 
 
 class HashingFile:
-    """A binary file being written that counts its bytes and computes its SHA-256; pyarrow's
-    writers can write to it.
+    """Writes a binary file, counts its bytes and computes its SHA-256. pyarrow's writers can
+    write to it.
 
     Attributes:
       bytes: bytes written so far.
@@ -231,10 +242,12 @@ class HashingFile:
       path: its path on the local disk.
     """
 
-    closed = False  # for pyarrow; the file is closed by its opener, not by a writer
+    # pyarrow's writers read it. Whoever opened the file closes it.
+    closed = False
 
     def __init__(self, raw: BinaryIO, path: str, publish: Callable[[str, str], None]):
-        self.bytes, self.rows = 0, 0
+        self.bytes = 0
+        self.rows = 0
         self.path = path
         self._raw = raw
         self._publish = publish
@@ -272,25 +285,28 @@ class HashingFile:
             self._raw.flush()
 
     def close(self) -> None:
-        """Does nothing: only the opener knows when the file is complete."""
+        """Do nothing: only whoever opened the file knows when it is complete."""
 
     @property
     def sha256(self) -> str:
+        """Return the hex SHA-256 of what was written so far."""
         return self._digest.hexdigest()
 
 
 @contextlib.contextmanager
 def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[HashingFile]:
-    """A new file in `folder`, which is created if missing; removed when the block ends, unless
-    published. It is locked until then, so that others see that its process is alive.
+    """Yield a new file in `folder`, which is created if missing.
 
-    The file's `publish(name)` calls `publish(name, path)`. Raises UserError if the disk is full.
+    The file is removed when the block ends, unless it was published: its `publish(name)` calls
+    `publish(name, path)`. Until then it is locked, so that others see that its process is alive.
+    Raises UserError if the disk is full.
     """
     path = os.path.join(folder, f"{uuid.uuid4().hex}.tmp")
     with _full_disk_explained(path):
         raw = _open_in(folder, os.path.basename(path), "xb")
     fcntl.flock(raw, fcntl.LOCK_EX)
-    if not _is_at(path, raw.fileno()):  # removed before it was locked
+    if not _is_at(path, raw.fileno()):
+        # Another process has removed it before it was locked.
         raw.close()
         with spool_file(folder, publish) as again:
             yield again
@@ -304,13 +320,16 @@ def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[Has
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        with contextlib.suppress(OSError):  # an abandoned file's buffer may not fit on the disk
+        # The buffer of an abandoned file may not fit on the disk.
+        with contextlib.suppress(OSError):
             raw.close()
 
 
 def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
-    """Open a file for writing in a folder that is created if missing, and that another process
-    may remove."""
+    """Open a file for writing in a folder that is created if missing.
+
+    Another process may remove the folder meanwhile.
+    """
     while True:
         with contextlib.suppress(FileNotFoundError):
             return cast(BinaryIO, open(os.path.join(folder, name), mode))
@@ -320,12 +339,17 @@ def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
 
 
 def remove_dead_spools(folder: str) -> None:
-    """Remove the spool files that no process has locked, and folders whose names begin with that
-    of such a file; and `folder` itself if it is then empty."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    for name in sorted(names):  # a file before its folders
+    """Remove the spool files that no process has locked, and folders of the same names.
+
+    Removes `folder` itself if it is then empty.
+    """
+    if not os.path.isdir(folder):
+        return
+    # Sorted, a file comes before its folders.
+    for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
-        with contextlib.suppress(OSError):  # locked, or of another user
+        # A file may be locked, or belong to another user.
+        with contextlib.suppress(OSError):
             if not os.path.isdir(path):
                 with open(path, "r+b") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -338,6 +362,7 @@ def remove_dead_spools(folder: str) -> None:
 
 @contextlib.contextmanager
 def _full_disk_explained(path: str) -> Iterator[None]:
+    """Turn the error of a full disk into a UserError that says what to do."""
     try:
         yield
     except OSError as error:

@@ -1,5 +1,6 @@
-"""A folder on a local disk or in a bucket (`gs://`, `s3://`, `az://`), in which files appear
-complete or not at all.
+"""Read and write a folder on a local disk or in a bucket (`gs://`, `s3://`, `az://`).
+
+Files appear in it complete or not at all.
 
 In a bucket, requests that fail because of the network or the server are retried for two minutes.
 Only a process's first request fails after seven seconds, so that a run without credentials or with
@@ -45,8 +46,13 @@ _Answer = TypeVar("_Answer")
 
 
 class Entry(NamedTuple):
-    """A file of a listing: its name relative to the listed folder, its size, and when it was
-    written, by the clock of the storage, in seconds since 1970."""
+    """A file of a listing.
+
+    Attributes:
+      name: its name relative to the listed folder.
+      bytes: its size.
+      modified: when it was written, in seconds since 1970 by the clock of the storage.
+    """
 
     name: str
     bytes: int
@@ -62,11 +68,10 @@ class Storage:
     """
 
     def __init__(self, uri: str, proven: bool = False):
-        """The folder at a local path or a `gs://`, `s3://` or `az://` URI; raises UserError for
-        another scheme.
+        """Open the folder at a local path or a `gs://`, `s3://` or `az://` URI.
 
-        `proven` if another process has reached the bucket: then even the first request is retried
-        for two minutes.
+        With `proven`, another process has reached the bucket, so even the first request is retried
+        for two minutes. Raises UserError for another scheme.
         """
         scheme, uri = _split(uri)
         self.uri = uri.rstrip("/") or "/"
@@ -81,7 +86,8 @@ class Storage:
 
     def __reduce__(self) -> Any:
         # A relative path would be another folder in a process with another working directory.
-        return Storage, (self._files.folder if isinstance(self._files, Disk) else self.uri, True)
+        uri = self._files.folder if isinstance(self._files, Disk) else self.uri
+        return Storage, (uri, True)
 
     def __str__(self) -> str:
         return self.uri
@@ -90,52 +96,60 @@ class Storage:
         return f"Storage({self.uri!r})"
 
     def path(self, name: str) -> str:
-        """Path or URI of a file in the folder, for messages and other programs."""
-        return f"{self.uri.rstrip('/')}/{name}" if name else self.uri
+        """Return the path or URI of a file in the folder, for messages and other programs."""
+        if not name:
+            return self.uri
+        return f"{self.uri.rstrip('/')}/{name}"
 
     def open(self, name: str) -> pa.NativeFile:
-        """The file, opened for reading at any offset."""
+        """Open a file for reading at any offset."""
         return self._files.open(name)
 
     def read(self, name: str) -> bytes:
-        if (found := self.read_version(name)) is None:
+        """Return the content of a file."""
+        versioned = self.read_version(name)
+        if versioned is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", self.path(name))
-        return found[0]
+        return versioned[0]
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """`length` bytes of a file from `start` on; fewer if the file is shorter."""
+        """Return `length` bytes of a file from `start` on; fewer if the file is shorter."""
         return self._files.read_range(name, start, length) if length > 0 else b""
 
     def read_version(self, name: str) -> tuple[bytes, str] | None:
-        """A file's content and its version, for `swap`; None if there is no such file."""
+        """Return a file's content and its version, for `swap`; None if there is no such file."""
         with contextlib.suppress(FileNotFoundError):
             return self._files.read(name)
         return None
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
-        """All files in the folder and below whose names begin with `prefix`, sorted; without
-        files being written."""
+        """Return all files in the folder and below whose names begin with `prefix`, sorted.
+
+        Files that are being written are left out.
+        """
         return sorted(self.walk(prefix))
 
     def walk(self, prefix: str = "") -> Iterator[Entry]:
-        """The entries of `list` as they are found, so that the first ones of a large folder cost
-        little."""
+        """Yield the entries of `list` as they are found.
+
+        So the first ones of a large folder cost little.
+        """
         yield from map(Entry._make, self._files.list(prefix))
 
     def names(self) -> builtins.list[str]:
-        """Names of all files in the folder and below, sorted."""
+        """Return the names of all files in the folder and below, sorted."""
         return [entry.name for entry in self.list()]
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the bytes of a file."""
         return self._files.size(name)
 
     def exists(self, name: str = "") -> bool:
-        """Whether there is such a file, or a folder (in a bucket: one with a file in it)."""
+        """Return whether there is such a file, or folder (in a bucket: one with a file in it)."""
         return self._files.exists(name)
 
     def sha256(self, name: str) -> str:
-        """Hex SHA-256 of a file, read in pieces."""
+        """Return the hex SHA-256 of a file, which is read in pieces."""
         digest = hashlib.sha256()
         with self.open(name) as file:
             while chunk := file.read(1 << 20):
@@ -149,23 +163,22 @@ class Storage:
     def create(self, name: str, content: bytes) -> bool:
         """Write a file unless it exists; of several writers, one gets True.
 
-        If a bucket's answer is lost and the request retried, even the one that wrote the file gets
-        False; a caller that has to know reads the file.
+        If a bucket's response is lost and the request retried, even the one that wrote the file
+        gets False. A caller that has to know reads the file.
         """
         return self.swap(name, content, None) is not None
 
     def swap(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Replace a file if it still has this version (None: if it does not exist). Returns the
-        new version, or None if the file has another one.
+        """Replace a file if it still has this version; with None, if it does not exist.
 
-        On S3, files of equal content have equal versions, so never write the same content twice. As
-        with `create`, a lost answer may lead to None.
+        Returns the new version, or None if the file has another one. On S3, files of equal content
+        have equal versions, so never write the same content twice. As with `create`, a lost
+        response may lead to None.
         """
         return self._files.put_if(name, content, version)
 
     def spool(self) -> AbstractContextManager[HashingFile]:
-        """A new temporary file on the local disk, which `publish(name)` turns into a file of
-        this folder.
+        """Open a temporary file on the local disk, which its `publish(name)` puts into this folder.
 
         It is in `.tmp` of a local folder, or in the system's folder for temporary files, and is
         removed when the block ends. Raises UserError if the disk is full.
@@ -177,15 +190,22 @@ class Storage:
         remove_dead_spools(self._files.spool_folder)
 
     def delete(self, *names: str) -> None:
-        """Delete files, in a bucket with as few requests as possible; a missing file is no
-        error."""
+        """Delete files, in a bucket with as few requests as possible.
+
+        A missing file is not an error.
+        """
         if names:
             self._files.delete(names)
 
     def tidy(self, folder: str) -> None:
-        """Remove the empty folders in a folder, and what killed processes have spooled there; a
-        bucket has none."""
-        for path, _, _ in sorted(os.walk(self.path(folder)), reverse=True) if self.is_local else ():
+        """Remove the empty folders in a folder, and the spooled files of killed processes there.
+
+        A bucket has neither.
+        """
+        if not self.is_local:
+            return
+        # Backwards, so that a folder comes after those in it.
+        for path, _, _ in sorted(os.walk(self.path(folder)), reverse=True):
             if os.path.basename(path) == SPOOL_FOLDER:
                 remove_dead_spools(path)
             with contextlib.suppress(OSError):
@@ -193,14 +213,16 @@ class Storage:
 
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
-    """The result of `call` for each item, in order, with 16 calls at once: for calls that wait
-    for a bucket."""
+    """Return the result of `call` for each item, in order.
+
+    16 calls run at once: for calls that wait for a bucket.
+    """
     with concurrent.futures.ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
         return list(threads.map(call, items))
 
 
 def _split(uri: str) -> tuple[str, str]:
-    """Scheme and URI, or an empty scheme and a local path."""
+    """Return the scheme and the URI, or an empty scheme and a local path."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", uri) or re.match(r"(gs|s3|az|file):/", uri)
     if match is None:
         return "", uri
@@ -215,14 +237,18 @@ def _split(uri: str) -> tuple[str, str]:
 
 
 def folder_of(uri: str) -> tuple[Storage, str]:
-    """The folder that a file (path or URI) is in, and the file's name there."""
+    """Return the folder of a file (path or URI), and the file's name there."""
     folder, _, name = uri.rpartition("/")
-    return Storage(folder or ("/" if uri.startswith("/") else ".")), name
+    if not folder:
+        folder = "/" if uri.startswith("/") else "."
+    return Storage(folder), name
 
 
 def open_source(uri: str) -> pa.NativeFile:
-    """A file from outside the working directory (path or URI), opened for reading; raises
-    UserError if that fails."""
+    """Open a file from outside the run (path or URI) for reading.
+
+    Raises UserError if that fails.
+    """
     try:
         folder, name = folder_of(uri)
         return folder.open(name)
@@ -230,15 +256,20 @@ def open_source(uri: str) -> pa.NativeFile:
         raise UserError(f"cannot read {uri}: {error}") from error
 
 
-_GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+# The first bytes of compressed files.
+_GZIP = b"\x1f\x8b"
+_BZIP2 = b"BZh"
+_XZ = b"\xfd7zXZ\x00"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
 # The bit of a Zstandard frame's descriptor, the fifth byte, that announces a checksum.
 _ZSTD_HAS_CHECKSUM = 0x04
 
 # A file that takes more than about a second to hash is logged.
 _MIN_LOGGED_BYTES = 1 << 30
 
+# Digests that this process has computed, by path, size, mtime and inode.
 _sha256_by_file: dict[tuple[str, int, int, int], str] = {}
-"""Digests that this process has computed, by path, size, mtime and inode."""
 
 
 def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -325,83 +356,82 @@ def _sha256_of_local(uri: str, status: os.stat_result) -> str:
 
 
 def is_gone(uri: str) -> bool:
-    """Whether there is no file at a path or URI."""
+    """Return whether there is no file at a path or URI."""
     folder, name = folder_of(uri)
     return not folder.exists(name)
 
 
 def expand_globs(patterns: tuple[str, ...], what: str, known: Collection[str] = ()) -> list[str]:
-    """The files that match paths, folders with their subfolders, and globs (local or in a
-    bucket), each once; those of `known` that match count even if they are gone.
+    """Return the files that match paths, folders and globs (local or in a bucket), each once.
 
-    Names that begin with `_` or `.` are skipped unless a pattern has them, as by Spark and Arrow.
-    The files are sorted by name, then by folder, so that a run's bytes do not depend on where its
-    inputs are.
+    A folder stands for all files in it and below. Files of `known` that match count even if they
+    are missing. Names that begin with `_` or `.` are skipped unless a pattern has them, as by Spark
+    and Arrow. The files are sorted by name, then by folder, so that a run's bytes do not depend on
+    where its inputs are.
 
-    Raises UserError for the first pattern that matches no file.
+    Raises UserError, which names the option `what`, for the first pattern that matches no file.
     """
-    found: list[str] = []
+    paths: list[str] = []
     for pattern in patterns:
-        matches = _local_matches(pattern) if "://" not in pattern else _bucket_matches(pattern)
+        matches = _bucket_matches(pattern) if "://" in pattern else _local_matches(pattern)
         matches = [path for path in matches if not _is_hidden(path, pattern)]
-        below = f"{pattern.rstrip('/')}/"
-        named = {
-            uri
-            for uri in known
-            if uri == pattern or uri.startswith(below) or fnmatch.fnmatchcase(uri, pattern)
-        }
-        matches += sorted(named - set(matches))
+        known_matches = {uri for uri in known if _is_match(uri, pattern)}
+        matches += sorted(known_matches - set(matches))
         for path in matches:
             check_utf8(path)
         if not matches:
             raise UserError(f"{what}: no file matches {pattern!r}")
-        found += matches
-    return sorted(each_once(found, what), key=lambda uri: (uri.rpartition("/")[2], uri))
+        paths += matches
+    return sorted(each_once(paths, what), key=lambda uri: (uri.rpartition("/")[2], uri))
+
+
+def _is_match(uri: str, pattern: str) -> bool:
+    """Return whether a file is that of a pattern, below its folder, or matches its glob."""
+    if uri == pattern or uri.startswith(f"{pattern.rstrip('/')}/"):
+        return True
+    return fnmatch.fnmatchcase(uri, pattern)
 
 
 def each_once(paths: Iterable[str], what: str) -> list[str]:
-    """The paths, without another spelling of one (`./x` after `x`), which is logged."""
-    known: dict[str, str] = {}
+    """Return the paths without another spelling of one (`./x` after `x`), which is logged."""
+    path_by_place: dict[str, str] = {}
     for path in paths:
-        first = known.setdefault(path if "://" in path else os.path.abspath(path), path)
-        if first != path:
-            logger.warning("%s: %s is %s, which is read once", what, path, first)
-    return list(known.values())
+        place = path if "://" in path else os.path.abspath(path)
+        first_path = path_by_place.setdefault(place, path)
+        if first_path != path:
+            logger.warning("%s: %s is %s, which is read once", what, path, first_path)
+    return list(path_by_place.values())
 
 
 def _is_hidden(path: str, pattern: str) -> bool:
-    """Whether the part of `path` that `pattern` leaves open has a name that begins with `_` or
-    `.`."""
-    given = pattern.split("/")
+    """Return whether the part of `path` that `pattern` leaves open has a hidden name.
+
+    A hidden name begins with `_` or `.`, and the pattern has no name that begins so.
+    """
+    pattern_names = pattern.split("/")
     names = path.split("/")
-    same = next(
-        (i for i, (a, b) in enumerate(zip(names, given, strict=False)) if a != b),
-        min(len(names), len(given)),
-    )
-    wanted = tuple(name[0] for name in given[same:] if name.startswith(("_", ".")))
-    return any(
-        name.startswith(("_", ".")) and not name.startswith(wanted or "/") for name in names[same:]
-    )
+    num_same = 0
+    for name, pattern_name in zip(names, pattern_names, strict=False):
+        if name != pattern_name:
+            break
+        num_same += 1
+    hidden_starts = {"_", "."}
+    hidden_starts -= {name[:1] for name in pattern_names[num_same:]}
+    return any(name[:1] in hidden_starts for name in names[num_same:])
 
 
 def _local_matches(pattern: str) -> list[str]:
-    if os.path.isdir(pattern):
-        return [
-            path
-            for path in glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
-            if os.path.isfile(path)
-        ]
     if os.path.isfile(pattern):
         return [pattern]
+    if os.path.isdir(pattern):
+        pattern = f"{glob.escape(pattern)}/**"
     return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
 
 
 def _bucket_matches(pattern: str) -> list[str]:
-    plain = pattern.split("*", 1)[0]
-    folder = Storage(plain.rpartition("/")[0] if plain.count("/") > 2 else plain)
-    paths = (folder.path(entry.name) for entry in folder.list(plain[len(folder.uri) + 1 :]))
-    return [
-        path
-        for path in paths
-        if fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
-    ]
+    # Only objects that begin as the pattern does are listed.
+    start = pattern.split("*", 1)[0]
+    folder = Storage(start.rpartition("/")[0] if start.count("/") > 2 else start)
+    prefix = start[len(folder.uri) + 1 :]
+    paths = [folder.path(entry.name) for entry in folder.list(prefix)]
+    return [path for path in paths if _is_match(path, pattern)]

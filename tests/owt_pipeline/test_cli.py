@@ -286,7 +286,8 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     asked = ["--links", os.devnull] if command == "run" else [texts]
     refused = ask_owt(command, home, *asked, "--workers", 1, code=1)
     assert (
-        f"{home} is no run and not empty: it holds photos/holiday.jpg; give a new folder" in refused
+        f"{home} is not a run and not empty: it has photos/holiday.jpg; give a new folder"
+        in refused
     )
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
@@ -349,7 +350,7 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     other.write_bytes(record)
     output = ask_owt("run", tmp_path / "run", config, "--workers", 1, "--pages_from", other, code=1)
     assert "next:" not in output
-    assert "no document came out: fetch let none of" in output.strip().splitlines()[-1]
+    assert "no document came out: fetch rejected all " in output.strip().splitlines()[-1]
     assert "no document came out" in ask_owt(
         "run", tmp_path / "run", config, "--until", "fetch", "--pages_from", other, code=1
     )

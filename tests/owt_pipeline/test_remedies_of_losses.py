@@ -118,7 +118,7 @@ def test_a_lost_list_of_takedowns_is_restored(run: Path, tmp_path: Path) -> None
         lost.unlink()
     words = ["run", run, "--min_tokens", "65", "--workers", "1"]
     code, output = attempt(words)
-    assert (code, "restore one of them from a backup" in output) == (1, True), output
+    assert (code, "restore either file from a backup" in output) == (1, True), output
     path.write_bytes(backup)
     assert attempt(words)[0] == 0
 

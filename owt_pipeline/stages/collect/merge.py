@@ -1,4 +1,4 @@
-"""Merges the submissions of a shard's URLs into one row per URL.
+"""Merge the submissions of a shard's URLs into one row per URL.
 
              ordered by URL, then by time
 url_id       7    7    7    |  9    9    | 12
@@ -104,25 +104,25 @@ KNOWN = pa.schema(
         pa.field("home", pa.uint64(), nullable=False),
         pa.field("url_id", pa.uint64(), nullable=False),
         pa.field("generation", pa.int32(), nullable=False),
-        pa.field(
-            "score", pa.int64()
-        ),  # of a submission whose score was too low; null for an accepted URL
+        pa.field("score", pa.int64()),
     ]
 )
-"""What a generation knows of a URL."""
+"""What a generation knows of a URL.
+
+`score` is that of a submission whose score was too low; null for an accepted URL.
+"""
 
 
 def known_of(urls: pa.Table, rejects: pa.Table, generation: int) -> pa.Table:
-    """Rows of schema KNOWN from a shard of a generation: its URLs, and its rejects."""
+    """Return rows of schema KNOWN from a shard of a generation: from its URLs, and its rejects."""
     low = rejects.filter(pc.equal(rejects["reason"], str(Reason.LOW_SCORE)))
-    score = pc.extract_regex(low["detail"].combine_chunks(), r"^score (?P<score>-?[0-9]+)").field(
-        "score"
-    )
-    found = [*urls["url"].to_pylist(), *low["url"].to_pylist()]
+    details = low["detail"].combine_chunks()
+    score = pc.extract_regex(details, r"^score (?P<score>-?[0-9]+)").field("score")
+    known_urls = [*urls["url"].to_pylist(), *low["url"].to_pylist()]
     columns = {
-        "home": pa.array([host_hash(host_of(url)) for url in found], pa.uint64()),
+        "home": pa.array([host_hash(host_of(url)) for url in known_urls], pa.uint64()),
         "url_id": pa.chunked_array([*urls["url_id"].chunks, *low["url_id"].chunks], pa.uint64()),
-        "generation": pa.array([generation] * len(found), pa.int32()),
+        "generation": pa.array([generation] * len(known_urls), pa.int32()),
         "score": pa.concat_arrays([pa.nulls(len(urls), pa.int64()), score.cast(pa.int64())]),
     }
     return pa.table(columns, schema=KNOWN)
@@ -135,7 +135,7 @@ def merge_submissions(
     min_score: int,
     known: pa.Table | None = None,
 ) -> tuple[pa.Table, pa.Table]:
-    """(URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
+    """Return (URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
 
     The score of a URL is that of its best submission: WebText's recipe counts the karma of a link's
     submission, not the sum of all.
@@ -153,10 +153,12 @@ def merge_submissions(
     with _database().cursor() as database:  # with tables of its own
         database.execute("SET enable_progress_bar = false")
         database.register("rows", rows.append_column("row", pa.array(np.arange(len(rows)))))
-        columns = [range(len(sources)), *([source[i] for source in sources] for i in (0, 1))]
-        database.register(
-            "names", pa.table([*map(pa.array, columns)], names=["source", "name", "link_source"])
-        )
+        names = {
+            "source": pa.array(range(len(sources))),
+            "name": pa.array([name for name, _ in sources]),
+            "link_source": pa.array([link_source for _, link_source in sources]),
+        }
+        database.register("names", pa.table(names))
         database.register("known", KNOWN.empty_table() if known is None else known)
         database.execute(_JUDGED, {**reasons, **repeated, "min_score": min_score})
         urls = database.sql(_URLS, params=repeated).to_arrow_table()

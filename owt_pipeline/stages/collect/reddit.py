@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("owt")
 
-_MOST_WAITS = 5  # for one request
-_LONGEST_WAIT = 600.0  # seconds: the period for which Reddit counts requests
+# For one request.
+_MAX_WAITS = 5
+# Reddit counts requests for this long.
+_MAX_WAIT_SECONDS = 600.0
+_DEFAULT_WAIT_SECONDS = 60.0
 
 
 class Subreddit(Dump):
@@ -57,22 +60,19 @@ def subreddit_name(name: str) -> str:
 
 
 def top_submissions(subreddit: str, options: Options) -> bytes:
-    """The top submissions of all time as lines of JSON: of Reddit's listings, the one with the
-    most that pass `min_score`; about 1,000.
+    """Return the top submissions of all time, about 1,000, as lines of JSON.
 
-    PRAW obeys Reddit's rate limits; after a 429, this waits as long as Reddit asks for. A subreddit
-    that cannot be read (banned, private, misspelt) is logged and has none. Raises UserError if
-    Reddit cannot be reached or the credentials are wrong.
+    Of Reddit's listings, this has the most submissions that pass `min_score`. PRAW obeys Reddit's
+    rate limits; after a 429, this waits as long as Reddit requests. A subreddit that cannot be read
+    (banned, private, misspelt) is logged and has none. Raises UserError if Reddit cannot be reached
+    or the credentials are wrong.
     """
     import prawcore
 
     try:
-        found = (
-            _reddit(options.praw_site)
-            .subreddit(subreddit)
-            .top(time_filter="all", limit=options.praw_limit)
-        )
-        return b"".join(orjson.dumps(_record(submission)) + b"\n" for submission in found)
+        reddit = _reddit(options.praw_site)
+        listing = reddit.subreddit(subreddit).top(time_filter="all", limit=options.praw_limit)
+        return b"".join(orjson.dumps(_record(submission)) + b"\n" for submission in listing)
     except (
         prawcore.NotFound,
         prawcore.Forbidden,
@@ -85,8 +85,7 @@ def top_submissions(subreddit: str, options: Options) -> bytes:
         raise UserError(
             f"Reddit's API fails for r/{subreddit}: {error}. Check the credentials (praw.ini, or "
             "praw_client_id and praw_client_secret in the environment) and the network; then run "
-            "the same "
-            "command again: it continues at this subreddit"
+            "the same command again: it continues at this subreddit"
         ) from error
 
 
@@ -102,27 +101,22 @@ def _reddit(site: str | None) -> praw.Reddit:
         raise UserError(
             f"PRAW lacks credentials: {str(error).splitlines()[0]} Register a script at "
             "https://www.reddit.com/prefs/apps, and write client_id, client_secret and user_agent "
-            "into praw.ini "
-            "(or praw_client_id, praw_client_secret and praw_user_agent into the environment)"
+            "into praw.ini (or praw_client_id, praw_client_secret and praw_user_agent into the "
+            "environment)"
         ) from error
 
 
 def _patient_requestor() -> Any:
-    """A prawcore.Requestor that retries after 429; prawcore does not."""
+    """Return a class of prawcore.Requestor that retries after 429; prawcore's does not."""
     import prawcore
 
     class PatientRequestor(prawcore.Requestor):
         def request(self, *args: Any, **kwargs: Any) -> Any:
-            for _ in range(_MOST_WAITS):
+            for _ in range(_MAX_WAITS):
                 response = super().request(*args, **kwargs)
                 if response.status_code != 429:
                     return response
-                asked = (
-                    response.headers.get("retry-after")
-                    or response.headers.get("x-ratelimit-reset")
-                    or ""
-                )
-                seconds = min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else 60.0
+                seconds = _requested_wait(response.headers)
                 logger.warning("Reddit asks to wait %g s before the next request", seconds)
                 time.sleep(seconds)
             return super().request(*args, **kwargs)
@@ -130,8 +124,16 @@ def _patient_requestor() -> Any:
     return PatientRequestor
 
 
+def _requested_wait(headers: Mapping[str, str]) -> float:
+    """Return the seconds that Reddit requests to wait, of at most _MAX_WAIT_SECONDS."""
+    requested = headers.get("retry-after") or headers.get("x-ratelimit-reset") or ""
+    if not requested.isdecimal():
+        return _DEFAULT_WAIT_SECONDS
+    return min(float(requested), _MAX_WAIT_SECONDS)
+
+
 def _record(submission: praw.models.Submission) -> dict[str, Any]:
-    """The fields that `submissions` reads, as the API returned them."""
+    """Return the fields that `submissions` reads, as the API returned them."""
     fields = vars(submission)
     record = {name: fields[name] for name in Submission.__struct_fields__ if name in fields}
     return {**record, "subreddit": str(fields.get("subreddit", ""))}

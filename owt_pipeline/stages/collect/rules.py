@@ -42,10 +42,11 @@ class Rules:
     domain_files: tuple[tuple[str, str], ...] = ()
 
     def blocks_subreddit(self, subreddit: str | None) -> bool:
+        """Return whether submissions in a subreddit are rejected."""
         name = (subreddit or "").lower()
-        return name in self.deny_subreddits or bool(
-            self.allow_subreddits and name not in self.allow_subreddits
-        )
+        if name in self.deny_subreddits:
+            return True
+        return bool(self.allow_subreddits) and name not in self.allow_subreddits
 
 
 class DomainSet:
@@ -61,30 +62,32 @@ class DomainSet:
         self._hashes = np.unique(hashes)
 
     def match(self, host: str) -> str | None:
-        """The entry that matches `host`: the shortest domain, else the host itself as `=HOST`,
-        else None.
+        """Return the entry that matches `host`; None without one.
 
-        A domain matches as a suffix of complete labels.
+        It is the shortest domain, or else the host itself as `=HOST`. A domain matches as a suffix
+        of complete labels.
         """
         labels = host.split(".")
-        entries = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)] + [
-            f"={host}"
-        ]
+        entries = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)]
+        entries.append(f"={host}")
         hashes = np.array(
             [xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries], np.uint64
         )
-        found = self._hashes.take(np.searchsorted(self._hashes, hashes), mode="clip") == hashes
-        return entries[found.argmax()] if found.any() else None
+        places = np.searchsorted(self._hashes, hashes)
+        is_match = self._hashes.take(places, mode="clip") == hashes
+        if not is_match.any():
+            return None
+        return entries[is_match.argmax()]
 
 
 @lru_cache(2)  # millions of lines, for each block; a process works on one run at a time
 def blocked_domains(
     lists: tuple[tuple[str, str], ...] = (), domains: tuple[str, ...] = ()
 ) -> DomainSet:
-    """The built-in hosts of media, those in `domains`, and those in files, one per line;
-    `lists`: (path, digest).
+    """Return the built-in hosts of media, those in `domains`, and those in files, one per line.
 
-    A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`);
+    `lists` are (path, digest) of the files. A domain includes its subdomains (`example.com`,
+    `*.example.com`, `||example.com^`);
     `=example.com` is only that host, and so is a line of `/etc/hosts`. Blank lines and comments
     after `#` are skipped. Raises UserError for a file that cannot be read.
     """
@@ -97,16 +100,20 @@ def blocked_domains(
 
 
 def blocklists(blocked: Iterable[str]) -> tuple[list[str], list[str]]:
-    """(files, domains) of the option `blocked_domains`. Raises UserError for what is neither."""
+    """Return (files, domains) of the option `blocked_domains`; raise UserError for what is neither.
+
+    A file of that name comes before a domain.
+    """
     files: list[str] = []
     domains: list[str] = []
-    for each in blocked:
+    for entry in blocked:
         try:
-            files += expand_globs((each,), "blocked_domains")
+            files += expand_globs((entry,), "blocked_domains")
         except UserError:
-            if not each.startswith("=") and ("/" in each or not is_tld(each.rpartition(".")[2])):
+            is_domain = "/" not in entry and is_tld(entry.rpartition(".")[2])
+            if not is_domain and not entry.startswith("="):
                 raise
-            domains.append(each)
+            domains.append(entry)
     return files, domains
 
 
@@ -128,49 +135,56 @@ def describe_blocklists(
 
 @cache
 def blocked_extensions() -> frozenset[str]:
-    """The extensions of media and files, in lower case without a dot."""
+    """Return the extensions of media and files, in lower case without a dot."""
     return frozenset(_built_in("media_extensions.txt"))
 
 
 def blocked_extension(canonical: str) -> str | None:
-    """The blocked extension of a canonical URL's path; None if it has none, or is a page in
-    spite of it.
+    """Return the blocked extension of a canonical URL's path.
 
+    Returns None if it has none, or is a page in spite of it.
     `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as of
     Twitter's images. A host of `file_hosts.txt` serves no files but under the paths there.
     """
-    host, path = (
-        host_of(canonical),
-        "/" + canonical[8:].partition("#")[0].partition("?")[0].partition("/")[2],
-    )
+    without_query = canonical.removeprefix("https://").partition("#")[0].partition("?")[0]
+    path = "/" + without_query.partition("/")[2]
     name, dot, extension = path.rpartition("/")[2].rpartition(".")
     extension = extension.partition(":")[0].lower()
     if not dot or ":" in name or extension not in blocked_extensions() or _WIKI_PAGE(path):
         return None
-    of_files = _paths_of_files(host)
-    return extension if of_files is None or of_files.match(path) else None
+    file_paths = _paths_of_files(host_of(canonical))
+    if file_paths is not None and not file_paths.match(path):
+        return None
+    return extension
 
 
-_WIKI_PAGE = re.compile(
-    r".*/(?:wiki|index\.php)/[^/]+"
-).fullmatch  # MediaWiki's files are in other folders
+# MediaWiki's files are in other folders.
+_WIKI_PAGE = re.compile(r".*/(?:wiki|index\.php)/[^/]+").fullmatch
 
 
 @lru_cache(1 << 14)
 def _paths_of_files(host: str) -> re.Pattern[str] | None:
-    """The paths under which a host serves files; None for a host that may serve them under all
-    paths."""
-    hosts, labels = _file_hosts(), host.split(".")
-    entries = (f"={host}", *(".".join(labels[start:]) for start in range(len(labels))))
-    return next((hosts[entry] for entry in entries if entry in hosts), None)
+    """Return the paths under which a host serves files; None if these may be all paths."""
+    paths_by_entry = _file_hosts()
+    labels = host.split(".")
+    entries = [f"={host}", *(".".join(labels[start:]) for start in range(len(labels)))]
+    for entry in entries:
+        if entry in paths_by_entry:
+            return paths_by_entry[entry]
+    return None
 
 
 @cache
 def _file_hosts() -> Mapping[str, re.Pattern[str]]:
-    """The paths of files on hosts whose pages have names of files; a pattern without a match if
-    they serve no files."""
-    lines = [line.partition(" ") for line in _built_in("file_hosts.txt")]
-    return {host: re.compile(paths or "(?!)") for host, _, paths in lines}
+    """Return the paths of files on hosts whose pages have names of files, by domain or `=HOST`.
+
+    Hosts that serve no files have a pattern that never matches.
+    """
+    paths_by_entry = {}
+    for line in _built_in("file_hosts.txt"):
+        entry, _, paths = line.partition(" ")
+        paths_by_entry[entry] = re.compile(paths or "(?!)")
+    return paths_by_entry
 
 
 def _entries(path: str) -> Iterator[str]:
@@ -180,20 +194,18 @@ def _entries(path: str) -> Iterator[str]:
 
 
 def _entry(line: bytes) -> Iterator[str]:
+    """Yield the entry of a line, if it has one."""
     words = line.partition(b"#")[0].decode("utf-8", "replace").split()
-    if not words or words[0].startswith(("!", "[")):  # comments and sections of ad blockers' lists
+    # Ad blockers' lists have comments after `!` and sections in brackets.
+    if not words or words[0].startswith(("!", "[")):
         return
-    exact = words[-1].startswith("=") or (len(words) > 1 and _is_address(words[0]))
-    domain = (
-        words[-1]
-        .removeprefix("=")
-        .removeprefix("||")
-        .removesuffix("^")
-        .removeprefix("*.")
-        .strip(".")
-    )
+    given = words[-1]
+    is_line_of_hosts_file = len(words) > 1 and _is_address(words[0])
+    is_exact = given.startswith("=") or is_line_of_hosts_file
+    domain = given.removeprefix("=").removeprefix("||").removesuffix("^").removeprefix("*.")
     with suppress(BadURL):
-        yield "=" * exact + canonicalize(f"https://{domain}/")[1]
+        _, host = canonicalize(f"https://{domain.strip('.')}/")
+        yield f"={host}" if is_exact else host
 
 
 def _is_address(text: str) -> bool:

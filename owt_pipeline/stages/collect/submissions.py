@@ -96,30 +96,34 @@ _decoder = msgspec.json.Decoder(Submission)
 
 
 def submissions(columns: Mapping[str, Any]) -> pa.RecordBatch:
-    """A batch of schema SUBMISSIONS; columns that are not given are null."""
-    rows = len(columns["line"])
-    arrays = [
-        pa.array(columns.get(field.name, pa.nulls(rows, field.type)), field.type)
-        for field in SUBMISSIONS
-    ]
+    """Return a batch of schema SUBMISSIONS; columns that are not given are null."""
+    num_rows = len(columns["line"])
+    arrays = []
+    for field in SUBMISSIONS:
+        values = columns.get(field.name)
+        if values is None:
+            values = pa.nulls(num_rows, field.type)
+        arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=SUBMISSIONS)
 
 
 def read_block(block: Block, rules: Rules) -> pa.RecordBatch:
-    """The submissions of a block, of schema SUBMISSIONS; blank lines are skipped.
+    """Return the submissions of a block, of schema SUBMISSIONS; blank lines are skipped.
 
-    A line that is no JSON object, has neither id nor URL, or has no score, gets the reason
-    `bad_line`.
+    A line gets the reason `bad_line` if it is not a JSON object, has neither id nor URL, or has no
+    score.
     """
     line_numbers, decoded = _decode_block(block)
-    records = [Submission() if isinstance(found, str) else found for found in decoded]
+    records = [Submission() if isinstance(entry, str) else entry for entry in decoded]
     reason: list[str | None] = [None] * len(records)
     note = reason.copy()
-    for row, found in enumerate(decoded):
-        if isinstance(found, str):
-            reason[row], note[row] = Reason.BAD_LINE, found
-        elif not _is_usual(found) or rules.allow_subreddits or rules.deny_subreddits:
-            reason[row], note[row] = _judged_alone(found, rules)
+    judges_subreddits = bool(rules.allow_subreddits or rules.deny_subreddits)
+    for row, entry in enumerate(decoded):
+        if isinstance(entry, str):
+            reason[row] = Reason.BAD_LINE
+            note[row] = entry
+        elif judges_subreddits or not _is_usual(entry):
+            reason[row], note[row] = _judge_alone(entry, rules)
     subreddits = _column([s.subreddit for s in records], pa.string(), as_text)
     columns = {
         "line": line_numbers,
@@ -140,21 +144,23 @@ def read_block(block: Block, rules: Rules) -> pa.RecordBatch:
 
 def _decode_block(block: Block) -> tuple[Sequence[int], Sequence[Submission | str]]:
     """Return the numbers of the lines that are not blank, and what `decode` returns for each."""
-    if num_objects := _objects_of_lines(block.data):
+    num_objects = _count_object_lines(block.data)
+    if num_objects:
         with contextlib.suppress(*_UNDECODABLE):
             records = _decoder.decode_lines(block.data)
             # There are more if a line has two objects, which is one malformed line.
             if len(records) == num_objects:
                 return range(block.first_line, block.first_line + len(records)), records
-    texts = {
-        number: text
-        for number, text in enumerate(block.data.split(b"\n"), block.first_line)
-        if text.strip()
-    }
-    return list(texts), list(map(decode, texts.values()))
+    line_numbers = []
+    decoded = []
+    for number, text in enumerate(block.data.split(b"\n"), block.first_line):
+        if text.strip():
+            line_numbers.append(number)
+            decoded.append(decode(text))
+    return line_numbers, decoded
 
 
-def _objects_of_lines(data: bytes) -> int:
+def _count_object_lines(data: bytes) -> int:
     """Return the number of lines if every line begins and ends with a brace, else 0.
 
     Then no JSON value goes on after the end of a line, since none has `}` and `{` in it with only
@@ -166,10 +172,13 @@ def _objects_of_lines(data: bytes) -> int:
     line_ends = np.flatnonzero(content == _NEWLINE)
     is_closed = content[line_ends - 1] == _CLOSE
     is_opened = content[line_ends + 1] == _OPEN
-    return len(line_ends) + 1 if is_closed.all() and is_opened.all() else 0
+    if not (is_closed.all() and is_opened.all()):
+        return 0
+    return len(line_ends) + 1
 
 
 def _column(values: list[Any], kind: pa.DataType, convert: Callable[[Any], Any]) -> pa.Array:
+    """Return values as an array; each is converted only if one is of another type."""
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, OverflowError, UnicodeError):
@@ -177,8 +186,10 @@ def _column(values: list[Any], kind: pa.DataType, convert: Callable[[Any], Any])
 
 
 def _is_usual(s: Submission) -> bool:
-    """Whether nothing about a submission needs a closer look: that of most in the dumps since
-    2011."""
+    """Return whether nothing about a submission needs a closer look.
+
+    Most submissions in the dumps since 2011 are usual.
+    """
     return (
         s.is_self is False
         and not s.over_18
@@ -189,9 +200,11 @@ def _is_usual(s: Submission) -> bool:
     )
 
 
-def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None]:
-    """(reason, note) of a submission by its own fields; it gets a URL and a score from others
-    where it has none."""
+def _judge_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None]:
+    """Return (reason, note) of a submission by its own fields.
+
+    Sets a missing URL and a missing score from other fields.
+    """
     reason: Reason | None = None
     note = None
     if is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(s)):
@@ -199,29 +212,37 @@ def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None]:
     elif is_true(s.over_18) and not rules.over_18:
         reason = Reason.OVER_18
     elif rules.blocks_subreddit(as_text(s.subreddit)):
-        reason, note = Reason.BLOCKED_SUBREDDIT, as_text(s.subreddit)
-    s.url, s.score = as_text(s.url), integer(s.score)
+        reason = Reason.BLOCKED_SUBREDDIT
+        note = as_text(s.subreddit)
+    s.url = as_text(s.url)
+    s.score = integer(s.score)
     if not s.url:
-        s.url = _REDDIT + s.permalink if isinstance(s.permalink, str) and s.permalink else None
+        has_permalink = isinstance(s.permalink, str) and s.permalink
+        s.url = _REDDIT + s.permalink if has_permalink else None
         if reason is None and s.id is None:
-            reason, note = Reason.BAD_LINE, "neither id nor url: not a submission"
+            reason = Reason.BAD_LINE
+            note = "neither id nor url: not a submission"
         elif reason is None and s.link_id is not None and s.body is not None:
-            reason, note = Reason.BAD_LINE, "a comment, not a submission"
+            reason = Reason.BAD_LINE
+            note = "a comment, not a submission"
         reason = reason or Reason.NO_URL
-    elif s.url.startswith(
-        "/"
-    ):  # in newer dumps, URLs of crossposts and galleries are relative to Reddit
+    elif s.url.startswith("/"):
+        # In newer dumps, URLs of crossposts and galleries are relative to Reddit.
         s.url = _REDDIT + s.url
-    if s.score is None and (ups := integer(s.ups)) is not None:
+    ups = integer(s.ups)
+    if s.score is None and ups is not None:
         s.score = integer(ups - (integer(s.downs) or 0))
     if s.score is None and reason != Reason.BAD_LINE:
-        reason, note = Reason.BAD_LINE, "no score"
+        reason = Reason.BAD_LINE
+        note = "no score"
     return reason, note
 
 
 def _looks_like_self_post(s: Submission) -> bool:
-    """For dumps without `is_self`: the domain is `self.SUBREDDIT`, or the URL is the
-    submission's own page."""
+    """Return whether a submission of a dump without `is_self` is a self post.
+
+    Its domain is `self.SUBREDDIT`, or its URL is the submission's own page.
+    """
     if isinstance(s.domain, str) and s.domain:
         return s.domain.startswith("self.")
     if not (isinstance(s.permalink, str) and len(s.permalink) > 1 and isinstance(s.url, str)):
@@ -230,7 +251,7 @@ def _looks_like_self_post(s: Submission) -> bool:
 
 
 def decode(line: bytes) -> Submission | str:
-    """The submission in a line, decoded leniently if necessary, or why there is none."""
+    """Return the submission in a line, decoded leniently if necessary, or why there is none."""
     try:
         return _decoder.decode(line)
     except _UNDECODABLE as problem:
@@ -246,7 +267,7 @@ def decode(line: bytes) -> Submission | str:
 
 
 def integer(value: Any) -> int | None:
-    """An integer from a number or a string; None from anything else, and beyond 64 bits."""
+    """Return an integer from a number or a string; None from anything else, and beyond 64 bits."""
     if isinstance(value, str):
         try:
             value = int(value) if value.lstrip("-").isdigit() else float(value)
@@ -254,72 +275,84 @@ def integer(value: Any) -> int | None:
             return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return int(value) if -(2**63) <= value < 2**63 else None  # which infinities and NaN are not
+    is_within_64_bits = -(2**63) <= value < 2**63  # infinities and NaN are not
+    return int(value) if is_within_64_bits else None
 
 
 def as_text(value: Any) -> str | None:
-    """A string, or an integer as a string; None from anything else."""
+    """Return a string, or an integer as a string; None from anything else."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return str(value)
 
 
 def is_true(flag: Any) -> bool:
-    """Whether a flag is set, as a boolean, a number or a string."""
+    """Return whether a flag is set, as a boolean, a number or a string."""
     return flag is True or flag == 1 or (isinstance(flag, str) and flag.lower() in ("true", "1"))
 
 
 def rows_of(
     submissions: pa.RecordBatch, source: int, source_name: str, rules: Rules
 ) -> pa.RecordBatch:
-    """Rows of schema ROWS from rows of schema SUBMISSIONS, judged by their URLs; one with a
-    reason keeps it."""
+    """Return rows of schema ROWS from rows of schema SUBMISSIONS, judged by their URLs.
+
+    A row that has a reason keeps it.
+    """
     known = {name: submissions[name] for name in SUBMISSIONS.names}
     posted = unescaped_column(known["url"])
     canonical, host, problem = canonical_column(posted)
     places = pc.binary_join_element_wise(f"{source_name}:", known["line"].cast(pa.string()), "")
     named = pc.coalesce(canonical, pc.if_else(pc.equal(posted, ""), None, posted), places)
     ids = pa.array([id_of(text) for text in named.to_pylist()], pa.uint64())
+    # A host is judged once for all of its rows.
     hosts = host.dictionary_encode()
-    about = list(map(_about_hosts(rules), hosts.dictionary.to_pylist()))
-    home, domain = (
-        pa.array([each[i] for each in about], kind)
-        for i, kind in enumerate((pa.uint64(), pa.string()))
-    )
-    domain = domain.take(hosts.indices)
-    asked = pc.if_else(
-        pc.and_(pc.is_null(known["reason"]), pc.is_null(domain)), canonical, None
-    ).to_pylist()
-    extension = pa.array([url and blocked_extension(url) for url in asked], pa.string())
-    found = [  # each with its note
-        (Reason.BAD_URL, problem),
-        (Reason.BLOCKED_DOMAIN, domain),
-        (Reason.BLOCKED_EXTENSION, pc.binary_join_element_wise(".", extension, "")),
-    ]
-    reason = pc.coalesce(
-        known["reason"],
-        *(pc.if_else(pc.is_valid(note), str(reason), None) for reason, note in found),
-    )
-    wanted = pc.is_null(reason)
+    judged_hosts = list(map(_host_judge(rules).judge, hosts.dictionary.to_pylist()))
+    home = pa.array([host_hash for host_hash, _ in judged_hosts], pa.uint64())
+    entry = pa.array([entry for _, entry in judged_hosts], pa.string())
+    domain = entry.take(hosts.indices)
+    is_undecided = pc.and_(pc.is_null(known["reason"]), pc.is_null(domain))
+    undecided = pc.if_else(is_undecided, canonical, None).to_pylist()
+    extension = pa.array([url and blocked_extension(url) for url in undecided], pa.string())
+    note_by_reason = {
+        Reason.BAD_URL: problem,
+        Reason.BLOCKED_DOMAIN: domain,
+        Reason.BLOCKED_EXTENSION: pc.binary_join_element_wise(".", extension, ""),
+    }
+    reasons = [known["reason"]]
+    for url_reason, note in note_by_reason.items():
+        reasons.append(pc.if_else(pc.is_valid(note), str(url_reason), None))
+    reason = pc.coalesce(*reasons)
+    note_of_url = pc.coalesce(*note_by_reason.values())
+    is_wanted = pc.is_null(reason)
+    wanted_columns = {name: pc.if_else(is_wanted, known[name], None) for name in _OF_WANTED}
     columns = {
         **known,
-        **{name: pc.if_else(wanted, known[name], None) for name in _OF_WANTED},
+        **wanted_columns,
         "home": pc.coalesce(home.take(hosts.indices), ids),
         "url_id": ids,
         "url": pc.coalesce(canonical, posted),
-        "posted_url": pc.if_else(wanted, posted, None),
+        "posted_url": pc.if_else(is_wanted, posted, None),
         "host": host,
         "reason": reason,
-        "note": pc.if_else(
-            pc.is_valid(known["reason"]), known["note"], pc.coalesce(*(note for _, note in found))
-        ),
+        "note": pc.if_else(pc.is_valid(known["reason"]), known["note"], note_of_url),
         "source": pa.array([source] * len(posted), pa.int32()),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
 
 
+class _HostJudge:
+    """The hash of a host, and the entry of a blocklist that matches it, for one set of rules."""
+
+    def __init__(self, rules: Rules):
+        self._domains = blocked_domains(rules.domain_files, rules.domains)
+        self.judge = lru_cache(1 << 18)(self._judge)
+
+    def _judge(self, host: str) -> tuple[int, str | None]:
+        return host_hash(host), self._domains.match(host)
+
+
 @lru_cache(2)  # it remembers hosts from block to block
-def _about_hosts(rules: Rules) -> Callable[[str], tuple[int, str | None]]:
-    """(hash, matching entry of a blocklist) of a host."""
-    domains = blocked_domains(rules.domain_files, rules.domains)
-    return lru_cache(1 << 18)(lambda host: (host_hash(host), domains.match(host)))
+def _host_judge(rules: Rules) -> _HostJudge:
+    return _HostJudge(rules)

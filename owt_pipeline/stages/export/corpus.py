@@ -73,7 +73,7 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
 
 
 def _corpus_without_takedowns(run: StageRun, shard: int) -> DatasetReader | None:
-    """The corpus as it was, if its shard differs from the wanted one by takedowns alone."""
+    """Return the corpus as it was, if its shard differs from the wanted one by takedowns only."""
     if run.published is None or shard in run.plan.lost:
         return None
     corpus = DatasetReader(run.workdir, run.published)
@@ -83,7 +83,7 @@ def _corpus_without_takedowns(run: StageRun, shard: int) -> DatasetReader | None
 
 
 def _sizes(documents: pa.RecordBatch) -> dict[str, int]:
-    """Counts of these documents for the dataset card."""
+    """Return counts of these documents for the dataset card."""
     languages = Counter(documents["language"].to_pylist())
     return {
         "characters": pc.sum(pc.utf8_length(documents["text"])).as_py() or 0,
@@ -97,29 +97,32 @@ _REASONS = {"exact": Reason.EXACT_DUPLICATE, "near": Reason.NEAR_DUPLICATE}
 
 
 def chosen_decisions(decisions: pa.Table, options: Options) -> pa.Table:
-    """The rows of `decisions` (dataset `duplicates`) that the options apply."""
-    chosen = pc.is_in(decisions["rule"], pa.array(options.rules, pa.string()))
-    for column, least in (
-        ("similarity", options.min_similarity),
-        ("contained", options.min_contained),
-    ):
+    """Return the rows of `decisions` (dataset `duplicates`) that the options apply."""
+    is_applied = pc.is_in(decisions["rule"], pa.array(options.rules, pa.string()))
+    minimum_by_column = {
+        "similarity": options.min_similarity,
+        "contained": options.min_contained,
+    }
+    for column, minimum in minimum_by_column.items():
         # Rounded as the column is, so that a share of 9/10 reaches 0.9.
-        chosen = pc.and_(
-            chosen, pc.greater_equal(decisions[column], pa.scalar(least, pa.float32()))
-        )
-    return decisions.filter(chosen)
+        rounded = pa.scalar(minimum, pa.float32())
+        is_applied = pc.and_(is_applied, pc.greater_equal(decisions[column], rounded))
+    return decisions.filter(is_applied)
 
 
 def forget(
     documents: pa.RecordBatch, takedowns: Takedowns
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(documents that `takedowns` does not name, rejects for the others)."""
-    named = dict(takedowns.of(documents["url_id"].to_numpy(), documents["url"]))
-    gone = np.zeros(documents.num_rows, bool)
-    gone[list(named)] = True
-    ids, urls = documents["url_id"], documents["url"]
-    rejects = ((ids[row].as_py(), urls[row].as_py(), Reason.FORGOTTEN, named[row]) for row in named)
-    return documents.filter(pa.array(~gone)), rejects_batch(rejects)
+    """Return the documents that `takedowns` does not name, and rejects for the others."""
+    ids = documents["url_id"]
+    urls = documents["url"]
+    detail_by_row = dict(takedowns.of(ids.to_numpy(), urls))
+    is_removed = np.zeros(documents.num_rows, bool)
+    is_removed[list(detail_by_row)] = True
+    rejects = []
+    for row, detail in detail_by_row.items():
+        rejects.append((ids[row].as_py(), urls[row].as_py(), Reason.FORGOTTEN, detail))
+    return documents.filter(pa.array(~is_removed)), rejects_batch(rejects)
 
 
 def as_forgotten(rejects: pa.RecordBatch, takedowns: Takedowns) -> pa.RecordBatch:
@@ -145,63 +148,68 @@ _REPEATS = "repeats a text that was taken down"
 def forget_copies(
     documents: pa.RecordBatch, texts: ForgottenTexts
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(documents whose text repeats none of `texts`, rejects for the others)."""
-    gone = np.zeros(documents.num_rows, bool)
-    gone[[match.row for match in texts.matches(documents["text"])]] = True
-    rejected = documents.filter(pa.array(gone))
+    """Return the documents that do not repeat one of `texts`, and rejects for the others."""
+    is_removed = np.zeros(documents.num_rows, bool)
+    is_removed[[match.row for match in texts.matches(documents["text"])]] = True
+    rejected = documents.filter(pa.array(is_removed))
     pairs = zip(rejected["url_id"].to_pylist(), rejected["url"].to_pylist(), strict=True)
-    rejects = ((key, url, Reason.FORGOTTEN, _REPEATS) for key, url in pairs)
-    return documents.filter(pa.array(~gone)), rejects_batch(rejects)
+    rejects = [(url_id, url, Reason.FORGOTTEN, _REPEATS) for url_id, url in pairs]
+    return documents.filter(pa.array(~is_removed)), rejects_batch(rejects)
 
 
 def apply_decisions(
     documents: pa.RecordBatch, decisions: pa.Table
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(documents that `decisions`, rows of the dataset `duplicates`, does not remove; rejects
-    for the others)."""
+    """Return the documents that `decisions` does not remove, and rejects for the others.
+
+    `decisions` are rows of the dataset `duplicates`.
+    """
     position = pc.index_in(documents["url_id"], decisions["url_id"].combine_chunks())
-    gone = pc.is_valid(position)
-    rejected, why = documents.filter(gone), decisions.take(position.filter(gone))
+    is_removed = pc.is_valid(position)
+    rejected = documents.filter(is_removed)
+    decided = decisions.take(position.filter(is_removed))
     columns = [
         rejected["url_id"],
         rejected["url"],
-        why["rule"],
-        why["kept_url_id"],
-        why["similarity"],
+        decided["rule"],
+        decided["kept_url_id"],
+        decided["similarity"],
     ]
-    rejects = (
-        (url_id, url, _REASONS[rule], f"kept {kept} similarity {similarity:.4f}")
-        for url_id, url, rule, kept, similarity in zip(
-            *(column.to_pylist() for column in columns), strict=True
-        )
-    )
-    return documents.filter(pc.invert(gone)), rejects_batch(rejects)
+    values = [column.to_pylist() for column in columns]
+    rejects = []
+    for url_id, url, rule, kept, similarity in zip(*values, strict=True):
+        detail = f"kept {kept} similarity {similarity:.4f}"
+        rejects.append((url_id, url, _REASONS[rule], detail))
+    return documents.filter(pc.invert(is_removed)), rejects_batch(rejects)
 
 
 def licensed(
     documents: pa.RecordBatch, licenses: Sequence[str]
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(documents under one of `licenses`, in any case; rejects for the others); all documents if
-    it is empty."""
+    """Return the documents under one of `licenses`, in any case, and rejects for the others.
+
+    Without `licenses` these are all documents.
+    """
     if not licenses:
         return documents, empty(REJECTS)
     allowed = pa.array([name.lower() for name in licenses])
-    holds = pc.is_in(pc.utf8_lower(documents["license"]), allowed)
-    others = documents.filter(pc.invert(holds))
-    rows = zip(*(others[name].to_pylist() for name in ("url_id", "url", "license")), strict=True)
-    rejects = rejects_batch(
-        (key, url, Reason.LICENSE, name or "the page declares none") for key, url, name in rows
-    )
-    return documents.filter(holds), rejects
+    is_allowed = pc.is_in(pc.utf8_lower(documents["license"]), allowed)
+    others = documents.filter(pc.invert(is_allowed))
+    rejects = []
+    for row in others.select(["url_id", "url", "license"]).to_pylist():
+        detail = row["license"] or "the page declares none"
+        rejects.append((row["url_id"], row["url"], Reason.LICENSE, detail))
+    return documents.filter(is_allowed), rejects_batch(rejects)
 
 
 def with_copies(documents: pa.RecordBatch, of_kept: pa.StructArray) -> pa.RecordBatch:
-    """Rows of the corpus from rows of clean/: with the number of documents that each represents.
+    """Return rows of the corpus from rows of clean/, with the documents that each represents.
 
     `of_kept` counts the decisions that apply: `values`, the ids of kept documents, and `counts`.
     """
-    others = of_kept.field("counts").take(pc.index_in(documents["url_id"], of_kept.field("values")))
-    copies = pc.add(pc.fill_null(others, 0), 1).cast(pa.uint32())
+    position = pc.index_in(documents["url_id"], of_kept.field("values"))
+    num_others = pc.fill_null(of_kept.field("counts").take(position), 0)
+    copies = pc.add(num_others, 1).cast(pa.uint32())
     return replace_columns(documents, DATASETS["corpus"].schema, copies=copies)
 
 

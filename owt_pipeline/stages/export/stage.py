@@ -39,6 +39,7 @@ class Export(Stage):
     example = "owt run runs/2013 --until export --rules exact --min_similarity 0.9"
 
     def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+        """Raise UsageError for a licence that is not an SPDX identifier."""
         for name in options.licenses:
             if not _SPDX.fullmatch(name):
                 raise UsageError(
@@ -53,22 +54,20 @@ class Export(Stage):
         return takedowns_in(root, inputs, shard).key
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
-        found = read_root(run.workdir)[0].datasets
-        before = {
-            name: found[name]
-            for name in DATASETS
-            if name in found and name not in ("corpus", "tokens")
-        }
+        """Return the dataset card."""
+        root, _ = read_root(run.workdir)
+        manifests = {}
+        for name in DATASETS:
+            if name in root.datasets and name not in ("corpus", "tokens"):
+                manifests[name] = root.datasets[name]
         stats: Counter[str] = Counter()
+        num_bytes = 0
         for record in records:
             stats.update(record.stats)
+            num_bytes += sum(file.bytes for file in record.files if file.kind == "data")
+        counts = sum((record.counts for record in records), Counts())
         text = card(
-            before,
-            sum((record.counts for record in records), Counts()),
-            stats,
-            shaping_options(run.options),
-            sum(file.bytes for record in records for file in record.files if file.kind == "data"),
-            run.num_shards,
+            manifests, counts, stats, shaping_options(run.options), num_bytes, run.num_shards
         )
         return Summary(contents={run.asset_path("README.md"): text.encode()})
 

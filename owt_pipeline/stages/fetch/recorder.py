@@ -220,7 +220,7 @@ class Recorder:
         ...  await recorder.take(url_id, result)
 
     Attributes:
-      is_last: whether temporary failures are final.
+      is_last_try: whether temporary failures are final.
       stopped: done once it cannot go on. Its result raises Superseded, or the error of writing.
     """
 
@@ -238,7 +238,7 @@ class Recorder:
 
         It calls `on_recorded` with the numbers of further results, pages, and failures by reason.
         """
-        self.is_last = writer.is_last
+        self.is_last_try = writer.is_last_try
         self._on_recorded = on_recorded
         self._lease = lease
         self._writer = writer

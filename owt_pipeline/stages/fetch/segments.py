@@ -57,8 +57,9 @@ ANSWERS = pa.schema(
         ("reason", pa.string()),
         ("detail", pa.string()),
         *((name, _PAGES_TYPES[name]) for name in INDEXED),
-        # The place of the page's record. In the file, it counts from the end of the first two
-        # records on, whose length is not known before this table is written.
+        # The place of the page's record. As stored, it counts from the end of the first two
+        # records, whose length is not known before this table is written; `read_segment` makes it
+        # absolute.
         ("offset", pa.uint64()),
         ("length", pa.uint64()),
     ]
@@ -82,7 +83,7 @@ _SUMMARIES = pa.schema(
 _indexed_fields = attrgetter(*INDEXED)
 _NO_PAGE = (None,) * (len(INDEXED) + 2)
 
-# About the memory of the objects of a row.
+# Approximate memory of a row's objects, in bytes.
 _ROW_BYTES = 500
 
 # In most segments, the first two records have fewer bytes, so one request reads them.
@@ -133,18 +134,17 @@ class SegmentReader:
     bytes a URL in memory.
 
     Of two results of a URL, one that is final counts, then the one in the segment that comes first
-    by name. A temporary failure counts only in the round of retries in which it happened, and in
-    those before.
+    by name. A temporary failure does not count once the shard is in a later round of retries.
 
     Attributes:
       workdir: the run's folder.
       folder: in it, the folder of the shard's own segments.
-      ids: url_ids with a result, ascending, (n,) uint64.
+      ids: url_ids with a final result, ascending, (n,) uint64.
       pages: url_ids whose result is a page.
       postponed: url_ids with a temporary failure so far; they are requested once more at the end
         of the shard.
       failed_before: url_ids with a temporary failure in an earlier round, which does not count.
-      segments: the segments that have the results of `ids`, in order.
+      segments: the segments with the results that count, those of `postponed` too, in order.
     """
 
     def __init__(
@@ -168,13 +168,13 @@ class SegmentReader:
         self.load()
 
     def load(self) -> None:
-        """Read the segments that were written since; those that were damaged are skipped."""
+        """Read the segments that were written since the last call; damaged ones are skipped."""
         new_files = self._list_new_files()
         for file, rows in zip(new_files, self._map_files(self._summaries, new_files), strict=True):
             digest = file.path.removesuffix(SUFFIX)[-_DIGEST_CHARS:]
             shard_file = ShardFile(file.path, FOLDER, self._shard, len(rows), file.bytes, digest)
             self._segments[file.path] = _Segment(shard_file, rows)
-        # The name decides on the order, whichever folder a segment is in.
+        # The name decides the order, whichever folder a segment is in.
         paths = sorted(self._segments, key=lambda path: path.rpartition("/")[::-1])
         segments = [self._segments[path] for path in paths]
         summaries = pa.concat_tables(
@@ -251,9 +251,9 @@ class SegmentReader:
         return pc.and_(is_temporary, pc.less(rows["round"], self._round))
 
     def writer(
-        self, warcinfo: Mapping[str, str], *, is_last: bool = True, date: int | None = None
+        self, warcinfo: Mapping[str, str], *, is_last_try: bool = True, date: int | None = None
     ) -> SegmentWriter:
-        """Return a writer of further segments; the arguments as there."""
+        """Return a writer of further segments; for the arguments, see SegmentWriter."""
         num_own = sum(path.startswith(f"{self.folder}/") for path in self._segments)
         return SegmentWriter(
             self.workdir,
@@ -261,7 +261,7 @@ class SegmentReader:
             self._round,
             num_own,
             warcinfo,
-            is_last=is_last,
+            is_last_try=is_last_try,
             date=date,
         )
 
@@ -288,7 +288,9 @@ def _rows_that_count(ids: np.ndarray, is_final: np.ndarray, is_past: np.ndarray)
 
 
 def read_segment(workdir: Storage, path: str, size: int) -> pa.Table | None:
-    """Return the results in a segment of `size` bytes; None if it was damaged.
+    """Return the results in a segment of `size` bytes.
+
+    Returns None if its size is wrong or its table is damaged (the SHA-256 is not checked).
 
     The columns are those of ANSWERS, with offsets in the file, and `segment`.
     """
@@ -326,15 +328,17 @@ def read_segment(workdir: Storage, path: str, size: int) -> pa.Table | None:
 class SegmentWriter:
     """Writes results to segments of a shard.
 
+    A kill loses the results since the last `flush`; recorder.py and shards.py decide when to flush.
+
     Attributes:
       workdir: the run's folder.
-      is_last: whether temporary failures are final, because no further request follows.
+      is_last_try: whether temporary failures are final, because no further request follows.
       bytes: memory of the results that are in no segment yet.
     """
 
     def __init__(
         self, workdir: Storage, path: str, round: int, number: int, warcinfo: Mapping[str, str], *,
-        is_last: bool = True, date: int | None = None,
+        is_last_try: bool = True, date: int | None = None,
     ):  # fmt: skip
         """Return a writer of segments from `number` on, whose paths in `workdir` begin with `path`.
 
@@ -342,7 +346,7 @@ class SegmentWriter:
         records in seconds since 1970, by default the time of writing.
         """
         self.workdir = workdir
-        self.is_last = is_last
+        self.is_last_try = is_last_try
         self._path = path
         self._round = round
         self._number = number
@@ -359,7 +363,7 @@ class SegmentWriter:
     def append(self, url_id: int, result: FetchResult) -> bool:
         """Keep a result in memory for the next segment; returns whether it is final."""
         if isinstance(result, FetchFailure):
-            is_final = self.is_last or result.reason not in TEMPORARY
+            is_final = self.is_last_try or result.reason not in TEMPORARY
             why = (str(result.reason), result.detail)
             self._rows.append((url_id, self._round, is_final, *why, *_NO_PAGE))
             self.bytes += _ROW_BYTES + len(result.detail)
@@ -374,7 +378,7 @@ class SegmentWriter:
         return True
 
     def flush(self) -> None:
-        """Write the results that are kept as a segment."""
+        """Write the results in memory to the next segment, and drop them from memory."""
         if not self._rows:
             return
         rows = batch_of(self._rows, ANSWERS)
@@ -388,6 +392,7 @@ class SegmentWriter:
         )
         segment = b"".join([warcinfo_record(date, self._warcinfo), index, *self._records])
         sha256 = hashlib.sha256(segment).hexdigest()
+        # A file of this name has this content, so it is no error if it exists.
         self.workdir.create(f"{self._path}-{self._number:06d}-{sha256}{SUFFIX}", segment)
         self._number += 1
         self._clear()

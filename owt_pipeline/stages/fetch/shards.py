@@ -296,7 +296,7 @@ class ShardFetcher:
                 is_retry = not len(not_tried)
                 ids_to_request = missing if is_retry else not_tried
                 if len(ids_to_request):
-                    writer = reader.writer(_warcinfo(self._run, source), is_last=is_retry)
+                    writer = reader.writer(_warcinfo(self._run, source), is_last_try=is_retry)
                     earlier_results = reader if is_resumed else None
                     await self._request(
                         client, ids_to_request, writer, lease, earlier_results, is_last

@@ -42,23 +42,22 @@ class Tokenize(Stage):
     example = "owt run runs/2013 --until tokenize --val_fraction 0.005"
 
     def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """The tokenizer's file; nothing for gpt2, which is built in."""
+        """Return what identifies the tokenizer's file; nothing for gpt2, which is built in."""
         if options.tokenizer == "gpt2":
             return []
         content = tokenizer_file(options.tokenizer)
         name = options.tokenizer.rpartition("/")[2]
-        return [
-            {"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        ]
+        digest = hashlib.sha256(content).hexdigest()
+        return [{"name": name, "bytes": len(content), "sha256": digest}]
 
     def preload(self, options: Options) -> list[str]:
-        return (
-            ["owt_pipeline.formats.encoding:tiktoken_encoding"]
-            if options.tokenizer == "gpt2"
-            else []
-        )
+        """Return what loads GPT-2's vocabulary, if it is used."""
+        if options.tokenizer != "gpt2":
+            return []
+        return ["owt_pipeline.formats.encoding:tiktoken_encoding"]
 
     def set_up(self, run: StageRun) -> Summary:
+        """Return a copy of the tokenizer for the run's folder, and what the manifest has of it."""
         options: Options = run.options
         encoding = load(options.tokenizer, options.eot_token)
         content = encoding.tokenizer_json
@@ -70,14 +69,14 @@ class Tokenize(Stage):
             "vocab_size": encoding.vocab_size,
             "eot": encoding.eot,
         }
-        return Summary(
-            properties={"tokenizer": tokenizer, "ids_checked": True}, contents={file: content}
-        )
+        properties = {"tokenizer": tokenizer, "ids_checked": True}
+        return Summary(properties=properties, contents={file: content})
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
+        """Check how many documents the tokenizer changes, and warn of an empty `val`."""
         check_changed(run, records)
-        held_out = sum(record.stats.get("documents_val", 0) for record in records)
-        if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
+        num_held_out = sum(record.stats.get("documents_val", 0) for record in records)
+        if run.options.val_fraction and not num_held_out and run.inputs["corpus"].rows():
             logger.warning(
                 "tokenize: val/ is empty at --val_fraction %s; give a larger one",
                 run.options.val_fraction,

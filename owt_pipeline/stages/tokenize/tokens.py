@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,7 @@ logger = logging.getLogger("owt")
 
 
 def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write a shard of `tokens/` from the same shard of the corpus."""
     tokenize = partial(
         tokenize_batch,
         tokenizer=tokenizer_of(run),
@@ -34,41 +35,49 @@ def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardW
 
 
 def schemas_of_splits(run: StageRun) -> dict[str, pa.Schema]:
+    """Return the schema of each split."""
     schema = schema_for(load(tokenizer_of(run), run.options.eot_token))
     return {"train": schema, "val": schema}
 
 
 def tokenizer_of(run: StageRun) -> str:
-    """The copy in the working directory: workers may run on machines without the user's file or
-    the hub."""
-    named: str = run.options.tokenizer
-    return named if named == "gpt2" else run.workdir.path(run.properties["tokenizer"]["file"])
+    """Return `gpt2`, or the path of the tokenizer's copy in the run's folder.
+
+    Workers may run on machines without the user's file or the Hub.
+    """
+    name: str = run.options.tokenizer
+    if name == "gpt2":
+        return name
+    return run.workdir.path(run.properties["tokenizer"]["file"])
 
 
 def check_changed(run: StageRun, records: Sequence[ShardRecord]) -> None:
     """Raise UserError if the tokenizer cannot write too many of the documents; warn of fewer."""
-    changed = sum(record.stats.get("documents_changed", 0) for record in records)
-    respaced = sum(record.stats.get("documents_respaced", 0) for record in records)
-    share = changed / max(sum(record.counts.entered for record in records), 1)
-    if respaced == changed:
+    num_changed = sum(record.stats.get("documents_changed", 0) for record in records)
+    num_respaced = sum(record.stats.get("documents_respaced", 0) for record in records)
+    num_documents = sum(record.counts.entered for record in records)
+    share = num_changed / max(num_documents, 1)
+    if num_respaced == num_changed:
         reason = "does not keep their white space, and losses per byte count bytes that it drops"
     else:
         reason = "cannot write all of their text, and losses per byte count bytes that no token has"
-    found = (
-        f"tokenize: {changed:,} documents ({share:.1%}) are not what their tokens decode to: "
+    problem = (
+        f"tokenize: {num_changed:,} documents ({share:.1%}) are not what their tokens decode to: "
         f"{run.options.tokenizer} {reason}"
     )
     if share > run.options.max_changed_share:
-        raise UserError(f"{found}; use another --tokenizer, or allow it with --max_changed_share 1")
-    if changed:
-        logger.warning("%s", found)
+        advice = "use another --tokenizer, or allow it with --max_changed_share 1"
+        raise UserError(f"{problem}; {advice}")
+    if num_changed:
+        logger.warning("%s", problem)
 
 
 def tokenize_batch(
     batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val_fraction: float
 ) -> Outcome:
-    """Token ids of the documents, as rows of `train` and `val`; documents without tokens are
-    rejected.
+    """Return the token ids of the documents, as rows of `train` and `val`.
+
+    Documents without tokens are rejected.
 
     Args:
       batch: columns `url_id`, `url` and `text`.
@@ -77,39 +86,46 @@ def tokenize_batch(
     """
     encoding = load(tokenizer, eot_token)
     ids, offsets = encoding.encode_batch(batch["text"].to_pylist())
-    if ids.max(initial=0) >= encoding.vocab_size:  # readers of the manifest rely on this
+    if ids.max(initial=0) >= encoding.vocab_size:
+        # Readers of the manifest rely on its size of the vocabulary.
         raise LedgerError(
             f"token id {ids.max()} is outside the vocabulary of {encoding.vocab_size}"
         )
     n_tokens = np.diff(offsets).astype(np.uint32)
-    url_ids = batch["url_id"].to_numpy()
-    tokens = pa.ListArray.from_arrays(
-        offsets, pa.array(ids), type=schema_for(encoding).field("tokens").type
-    )
-    rows = pa.RecordBatch.from_arrays(
-        [batch["url_id"], pa.array(n_tokens), tokens], schema=schema_for(encoding)
-    )
-    some, val = n_tokens > 0, is_validation(url_ids, val_fraction)
-    kept = {"train": rows.filter(pa.array(some & ~val)), "val": rows.filter(pa.array(some & val))}
-    stats = {f"documents_{split}": part.num_rows for split, part in kept.items()}
-    changes = encoding.changes(batch["text"].to_pylist(), ids, offsets)
-    stats["documents_changed"] = int(np.count_nonzero(changes))
-    if num_respaced := int(np.count_nonzero(changes == RESPACED)):
-        stats["documents_respaced"] = num_respaced
-    stats |= {
-        f"tokens_{split}": int(pc.sum(part["n_tokens"]).as_py() or 0)
-        for split, part in kept.items()
+    schema = schema_for(encoding)
+    tokens = pa.ListArray.from_arrays(offsets, pa.array(ids), type=schema.field("tokens").type)
+    columns = [batch["url_id"], pa.array(n_tokens), tokens]
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+    has_tokens = n_tokens > 0
+    is_val = is_validation(batch["url_id"].to_numpy(), val_fraction)
+    kept = {
+        "train": rows.filter(pa.array(has_tokens & ~is_val)),
+        "val": rows.filter(pa.array(has_tokens & is_val)),
     }
-    stats["text_bytes"] = int(
-        pc.sum(pc.binary_length(batch["text"].filter(pa.array(some)))).as_py() or 0
-    )
-    empty = batch.filter(pa.array(~some))
+    empty = batch.filter(pa.array(~has_tokens))
     rejects = [(row["url_id"], row["url"], Reason.NO_TOKENS, None) for row in empty.to_pylist()]
-    return Outcome(kept, rejects_batch(rejects), stats)
+    changes = encoding.changes(batch["text"].to_pylist(), ids, offsets)
+    texts = batch["text"].filter(pa.array(has_tokens))
+    return Outcome(kept, rejects_batch(rejects), _counts(kept, changes, texts))
+
+
+def _counts(
+    kept: Mapping[str, pa.RecordBatch], changes: np.ndarray, texts: pa.Array
+) -> dict[str, int]:
+    """Return what is counted of a batch's splits, of changed documents, and of kept texts."""
+    counts = {f"documents_{split}": rows.num_rows for split, rows in kept.items()}
+    counts["documents_changed"] = int(np.count_nonzero(changes))
+    num_respaced = int(np.count_nonzero(changes == RESPACED))
+    if num_respaced:
+        counts["documents_respaced"] = num_respaced
+    for split, rows in kept.items():
+        counts[f"tokens_{split}"] = int(pc.sum(rows["n_tokens"]).as_py() or 0)
+    counts["text_bytes"] = int(pc.sum(pc.binary_length(texts)).as_py() or 0)
+    return counts
 
 
 def schema_for(encoding: Encoding) -> pa.Schema:
-    """The schema of `tokens/`: ids are uint16, or uint32 for a large vocabulary."""
+    """Return the schema of `tokens/`: ids are uint16, or uint32 for a large vocabulary."""
     schema = DATASETS["tokens"].schema
     if encoding.dtype == np.uint16:
         return schema

@@ -218,7 +218,7 @@ def test_misbehaving_extractor_loses_only_that_page(
     # all others have the usual time until an answer, since a busy machine may take more than ten
     # seconds
     if evades:
-        monkeypatch.setattr("owt_pipeline.stages.extract.pages._LEAST_SECONDS", 10.0)
+        monkeypatch.setattr("owt_pipeline.stages.extract.pages._MIN_SECONDS", 10.0)
     pages = {}
     for deed in [name for name in DEEDS if (name == "deaf") == evades]:
         pages |= {

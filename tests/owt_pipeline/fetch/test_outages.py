@@ -163,6 +163,45 @@ def test_a_host_that_is_always_busy_is_closed_and_retried_once(
     assert asked(server) - 30 == live._MAX_BUSY + 1
 
 
+@pytest.mark.parametrize(
+    ("retry_after", "num_more", "detail"),
+    [
+        ("3600", 0, "not asked: the host answered 503 and asked for 3,600 s"),
+        ("90", 0, "not asked: the host answered 503 and asked for 90 s"),
+        # The host is closed for longer than that, so one more request at the end is no fault.
+        ("30", 1, f"not asked: the host answered {live._MAX_BUSY + 1} times in a row with 503"),
+    ],
+)
+def test_a_host_that_is_closed_rests_as_long_as_it_asks(
+    serve: Serve,
+    write_urls: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    retry_after: str,
+    num_more: int,
+    detail: str,
+) -> None:
+    num_requests = 0
+
+    async def busy(request: Request) -> None:
+        nonlocal num_requests
+        if request.path == "/robots.txt":
+            await request.answer(b"", "404 Not Found")
+            return
+        num_requests += 1
+        headers = {"Retry_After": retry_after} if num_requests == live._MAX_BUSY else {}
+        await request.answer(b"", "503 Service Unavailable", **headers)
+
+    monkeypatch.setattr(live, "_FIRST_BACKOFF", 0.01)
+    server = serve({"busy": busy})
+    urls = [f"http://busy.{DOMAIN}/{number}" for number in range(9)]
+    runtime = write_urls(urls, num_shards=1)
+    manifest = fetch(runtime, server, retries=3)
+    assert manifest.counts.rejected == {"http_503": 9}
+    assert num_requests == live._MAX_BUSY + num_more
+    details = [found for _, found in rejects(runtime, manifest).values()]
+    assert details.count(detail) >= 8 - num_more
+
+
 def test_temporary_failures_are_retried_once_at_the_shards_end(
     serve: Serve, write_urls: Write
 ) -> None:

@@ -68,8 +68,10 @@ def answered(run: Path, ids: Iterable[int], shard: int = 0, root: Root = ROOT) -
     )
 
 
-def writer(run: Path, shard: int = 0, root: Root = ROOT, *, is_last: bool = True) -> SegmentWriter:
-    return answered(run, [], shard, root).writer({"software": "a test"}, is_last=is_last)
+def writer(
+    run: Path, shard: int = 0, root: Root = ROOT, *, is_last_try: bool = True
+) -> SegmentWriter:
+    return answered(run, [], shard, root).writer({"software": "a test"}, is_last_try=is_last_try)
 
 
 def write(run: Path, attempts: Iterable[dict[int, FetchResult]], per_segment: int = 3) -> None:
@@ -165,7 +167,7 @@ def test_a_damaged_segment_loses_only_its_own_answers(
 
 
 def test_a_temporary_failure_counts_until_the_next_request(tmp_path: Path) -> None:
-    segments = writer(tmp_path, is_last=False)
+    segments = writer(tmp_path, is_last_try=False)
     assert not segments.append(1, FetchFailure(Reason.TIMEOUT, "slow"))
     assert segments.append(2, FetchFailure(Reason.HTTP_404, "gone"))
     segments.flush()

@@ -235,7 +235,7 @@ def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(
         ids = reader.table(shard)["url_id"].to_pylist()
         assert ids
         assert {i % 3 for i in ids} == {shard}
-    monkeypatch.setattr(exchange, "_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(exchange, "_MAX_WAITING_BYTES", 10_000)
     monkeypatch.setattr(groups, "_MAX_GROUP_FILES", 1)
     assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == complete.digest
 
@@ -263,7 +263,7 @@ def test_the_command_takes_files_without_a_flag(
     assert [row["text"] for row in documents(tmp_path / "run")] == ["a", "b"]
     assert cli.main(["import", run]) == 0  # its settings name them
     assert "2 in = 2 out (finished)" in capsys.readouterr().err
-    assert cli.main(["import", str(tmp_path / "another")]) == 1
+    assert cli.main(["import", str(tmp_path / "another")]) == 2
     assert "no files given" in capsys.readouterr().err
 
 

@@ -27,7 +27,7 @@ def batch(keys: np.ndarray, first: int) -> pa.RecordBatch:
 def test_a_key_has_one_slice_however_often_rows_are_spilled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> None:
-    monkeypatch.setattr(exchange, "_WAITING_BYTES", waiting)
+    monkeypatch.setattr(exchange, "_MAX_WAITING_BYTES", waiting)
     work, random = Storage(str(tmp_path)), np.random.default_rng(7)
     expected: dict[int, list[str]] = {}
     with work.spool() as file:

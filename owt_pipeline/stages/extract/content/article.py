@@ -9,7 +9,7 @@ from owt_pipeline.stages.extract.html.blocks import HEADING, Block, Container
 
 MIN_ARTICLE_WORDS = 150
 """A page with fewer words of prose is not an article."""
-# Of the page's words of prose.
+# The share of the page's words of prose that the article has.
 _MIN_ARTICLE_SHARE = 0.7
 _MIN_PARAGRAPHS = 3
 _MIN_PROSE_CHARS = 80

@@ -47,12 +47,12 @@ _CONSENT_STEMS = tuple(
 )
 _MIN_PLACEHOLDER_CHARS = 30
 _MAX_PLACEHOLDER_CHARS = 600
-# Of the words of two sentences with different services.
+# The share of words that sentences with different services have in common.
 _MIN_WORDS_IN_COMMON = 0.75
 _NUM_SAME_CHARS = 10
 # Comparing takes the square.
 _MAX_CANDIDATES = 200
-# Of the words of prose. A policy on cookies has more.
+# Compared with the words of prose. A policy on cookies has more.
 _MAX_PLACEHOLDER_SHARE = 0.4
 _NO_PLACEHOLDER_FORMS = _NO_LINE_FORMS | {ITEM}
 
@@ -104,7 +104,7 @@ _LABELS = frozenset(
     .split("|")
 )
 _LABELLED_LINK = re.compile(r"\W*([^\W\d_][^:：>»|]{1,39}?)\s*[:：>»|–—]+\s*(\S.*)", re.DOTALL)
-# Of the text after a label.
+# The linked share of the text after a label.
 _MIN_LINKED_SHARE = 0.9
 _MAX_LABEL_CHARS = 40
 _MIN_TITLE_CHARS = 12
@@ -128,7 +128,7 @@ def leave_asides(blocks: Sequence[Block], keep: np.ndarray, *, is_article: bool)
     """Clear `keep` of insertions in an article.
 
     Args:
-      blocks: those of the page.
+      blocks: the blocks of the page.
       keep: which of them are kept.
       is_article: whether the page probably is one article, or declares it.
     """
@@ -152,25 +152,25 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     They repeat between other text: the same sentence, or, in elements of another kind than the
     article's paragraphs, one with no more than the name of the service changed.
     """
-    kept = _kept(keep)
-    candidates = _consent_sentences(blocks, kept)
+    kept_indexes = _kept(keep)
+    candidates = _consent_sentences(blocks, kept_indexes)
     if not 2 <= len(candidates) <= _MAX_CANDIDATES:
         return
     repeated, is_in_row = _find_repeated(blocks, keep, candidates)
     placeholders = [index for index in repeated if keep[index]]
     # Descriptions of cookies, in a policy on them, follow each other and are most of the text.
-    prose = sum(num_words(blocks[index]) for index in kept if is_prose(blocks[index]))
+    prose = sum(num_words(blocks[index]) for index in kept_indexes if is_prose(blocks[index]))
     words = sum(num_words(blocks[index]) for index in placeholders)
     if not is_in_row and words <= _MAX_PLACEHOLDER_SHARE * prose:
         keep[placeholders] = False
 
 
-def _consent_sentences(blocks: Sequence[Block], kept: Sequence[int]) -> list[int]:
+def _consent_sentences(blocks: Sequence[Block], kept_indexes: Sequence[int]) -> list[int]:
     """Return the indexes of sentences on consent, among the kept blocks, that may be repeated."""
-    if not kept:
+    if not kept_indexes:
         return []
     sized = []
-    for index in range(kept[0], kept[-1] + 1):
+    for index in range(kept_indexes[0], kept_indexes[-1] + 1):
         if _MIN_PLACEHOLDER_CHARS <= blocks[index].chars <= _MAX_PLACEHOLDER_CHARS:
             sized.append(index)
     # Sentences with another service begin or end with the same letters; few others do, so few
@@ -229,12 +229,12 @@ def _asks_for_consent(block: Block) -> bool:
 
 def leave_credits(blocks: Sequence[Block], keep: np.ndarray) -> None:
     """Clear `keep` of rows of photo credits."""
-    kept = _kept(keep)
-    for run in _runs(kept, [_is_credit(blocks[index]) for index in kept]):
+    kept_indexes = _kept(keep)
+    for run in _runs(kept_indexes, [_is_credit(blocks[index]) for index in kept_indexes]):
         if len(run) >= _MIN_CREDITS:
             keep[run] = False
-    labels = [_label_of_name(blocks[index]) for index in kept]
-    for run in _runs(kept, labels):
+    labels = [_label_of_name(blocks[index]) for index in kept_indexes]
+    for run in _runs(kept_indexes, labels):
         if len(run) >= _MIN_LABELLED:
             keep[run] = False
 
@@ -283,9 +283,9 @@ def _label_of_name(block: Block) -> str | None:
 
 def leave_references(blocks: Sequence[Block], keep: np.ndarray) -> None:
     """Clear `keep` of lines below a paragraph that refer to another article."""
-    kept = _kept(keep)
+    kept_indexes = _kept(keep)
     has_prose = False
-    for position, index in enumerate(kept):
+    for position, index in enumerate(kept_indexes):
         block = blocks[index]
         has_prose |= is_prose(block)
         if not has_prose or block.form in _NO_LINE_FORMS or block.chars > _MAX_REFERENCE_CHARS:
@@ -293,7 +293,7 @@ def leave_references(blocks: Sequence[Block], keep: np.ndarray) -> None:
         if _label_of(block) in _LABELS:
             keep[index] = False
         elif _is_label(block):
-            following = kept[position + 1 : position + _MAX_REFERENCES + 2]
+            following = kept_indexes[position + 1 : position + _MAX_REFERENCES + 2]
             references = _titles_after(blocks, following)
             if references:
                 keep[[index, *references]] = False

@@ -53,7 +53,7 @@ class Paths:
       parent: for each path the one without its last name; -1 for the body.
       names: the distinct names of containers: tag, classes, id.
       name_of: for each path the index of its last name in `names`.
-      inherited: for each path what it passes on.
+      inherited: the numbers that each path passes on.
     """
 
     def __init__(self, containers: Sequence[Container], parents: Sequence[int]):

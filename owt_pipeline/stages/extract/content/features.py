@@ -66,7 +66,7 @@ class PageView:
       in_comments (n): whether the names around a block mark it as a reader's comment.
       unshown (n): whether a style or an attribute around a block hides it.
       static (n, features): the features that do not depend on the model.
-      shared: those of the static features that all blocks of the page share.
+      shared: the static features that all blocks of the page share.
     """
 
     counts: Counts

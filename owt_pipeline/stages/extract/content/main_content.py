@@ -29,6 +29,7 @@ from owt_pipeline.stages.extract.content.article import article_of, is_prose
 from owt_pipeline.stages.extract.content.asides import leave_asides
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
+from owt_pipeline.stages.extract.content.notices import leave_notices
 from owt_pipeline.stages.extract.content.page_kind import PageKind
 from owt_pipeline.stages.extract.content.questions import keep_questions
 from owt_pipeline.stages.extract.content.teasers import leave_teasers
@@ -99,7 +100,7 @@ def main_content(
     """Return the blocks of the main content, in order.
 
     Args:
-      blocks: those of the page.
+      blocks: the blocks of the page.
       kind: the kind of the page by its URL and metadata.
       model: the model of blocks.
       cut: one of FAVORS.
@@ -118,6 +119,7 @@ def main_content(
         _leave_comments(page, blocks, kind, keep)
     leave_teasers(blocks, keep, is_declared=kind.is_article)
     leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
+    leave_notices(blocks, keep)
     keep_questions(blocks, keep)
     kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]
     kept = [block for block in _without_repeats(kept) if _is_visible(block)]
@@ -137,7 +139,7 @@ def _is_visible(block: Block) -> bool:
 
 
 def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarray:
-    """Return which blocks are kept by their probability `p` and that of an article."""
+    """Return which blocks are kept by their probability `p` and the probability of an article."""
     at_lower = p >= cut.lower
     at_cut = p >= cut.lower + (cut.higher - cut.lower) * article
     # The lower cut decides on hidden text for both: of a tiny page the higher one may keep so
@@ -152,9 +154,9 @@ def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarr
 
 
 def _less_for_surroundings(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
-    """Return for each block what is subtracted from its probability.
+    """Return the number to subtract from the probability of each block.
 
-    That is more than 0 for prose in surroundings named as a banner, a sidebar or related articles,
+    It is more than 0 for prose in surroundings named as a banner, a sidebar or related articles,
     and for links in one block, as in the menus of layout tables, if the page has as much other
     prose as an article.
     """
@@ -228,7 +230,7 @@ def _plain(block: Block) -> str:
 
 
 def _mean_of_tables_and_lists(page: PageView, p: np.ndarray) -> np.ndarray:
-    """Return `p` with the mean of the table for each row, and that of the list for each item."""
+    """Return `p` with the mean of the table for each row, and of the list for each item."""
     p = p.copy()
     tables = page.tree.container_of_block
     lists = page.tree.parent[page.tree.container_of_block]

@@ -4,8 +4,8 @@ The sources are its `<meta>` elements (Open Graph, Dublin Core and other common 
 data (schema.org) and its markup.
 
 A licence counts only if the page declares it for itself: by `rel="license"`, in its data, or by a
-link to Creative Commons next to a statement about licensing. A link alone does not count, since
-most are credits of pictures. Creative Commons licences are given by SPDX identifier
+link to Creative Commons next to a statement about licensing. A link without one does not count,
+since most are credits of pictures. Creative Commons licences are given by SPDX identifier
 (`CC-BY-SA-4.0`), others as the page names them: by URL or in words.
 """
 
@@ -317,7 +317,7 @@ def _date_candidates(page: ParsedPage, head: Head, url: str) -> Iterator[Any]:
     """Yield texts that may have the date of publication, the most trustworthy first."""
     published = [page.metas.get("article:published_time")]
     published += [node.get("datePublished") for node in head.nodes if _is_article(node)]
-    # A later date is that of a new version.
+    # A later date belongs to a new version.
     yield min(filter(None, map(_iso_date, published)), default=None)
     yield from map(page.metas.get, NAMES["meta date"])
     for key in ("datePublished", "dateCreated", "uploadDate"):

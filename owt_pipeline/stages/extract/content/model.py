@@ -103,7 +103,7 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
     paths = page.paths
     odds_of_names = [odds.of_name(name) for name in paths.names]
     # For each path the lowest and the highest log-odds, the sum, the mean of the nearest name with
-    # known words, and that of the last name.
+    # known words, and the mean of the last name.
     rows: list[tuple[float, ...]] = []
     for name, parent in zip(paths.name_of, paths.parent, strict=True):
         low, high, mean = odds_of_names[name]
@@ -138,7 +138,7 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
 def short_words(words: Sequence[bytes], chars: float) -> list[bytes]:
     """Return the words of a text that have log-odds.
 
-    They are those of a short text of `chars` characters, and its first two together.
+    They are the words of a short text, and its first two together; `chars` is its length.
     """
     if chars > _MAX_SHORT_CHARS or not words:
         return []

@@ -24,9 +24,9 @@ from owt_pipeline.stages.extract.html.blocks import PREFORMATTED, Block, Contain
 # An introduction of a list has few paragraphs, and the title of the list may be above both.
 _MIN_PARAGRAPHS_OF_ARTICLE = 5
 _MIN_TEASERS = 5
-# Of the characters of a title.
+# The linked share of a title.
 _MIN_LINKED_SHARE = 0.8
-# Of the text next to a title.
+# The words next to a title.
 _MAX_SENTENCE_WORDS = 40
 _MAX_SHARE_WITH_PRICE = 0.3
 _PRICE = re.compile(r"[$€£¥₹]\s?\d|\d\s?(?:[€£¥₹]|kr\b|zł|Kč|USD\b|EUR\b|CHF\b)")
@@ -40,12 +40,12 @@ def leave_teasers(blocks: Sequence[Block], keep: np.ndarray, *, is_declared: boo
     """Clear `keep` of the blocks of teasers next to an article.
 
     Args:
-      blocks: those of the page.
+      blocks: the blocks of the page.
       keep: which of them are kept.
       is_declared: whether the page's metadata declares an article.
     """
-    kept = np.flatnonzero(keep).tolist()
-    element = article_of([blocks[index] for index in kept])
+    kept_indexes = np.flatnonzero(keep).tolist()
+    element = article_of([blocks[index] for index in kept_indexes])
     if element is None:
         return
     article, num_paragraphs = element
@@ -55,7 +55,7 @@ def leave_teasers(blocks: Sequence[Block], keep: np.ndarray, *, is_declared: boo
     declared = next((one for one in article.ancestors() if one.tag == "article"), None)
     headed = blocks[titles[0]].container.parent if titles else None
     indexes_by_item: dict[Container, list[int]] = {}
-    for index in kept:
+    for index in kept_indexes:
         container: Container | None = blocks[index].container
         for _ in range(_MAX_DEPTH):
             if container is None or holds(container, article) or holds(article, container):

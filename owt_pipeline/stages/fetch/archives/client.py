@@ -127,12 +127,13 @@ class ArchiveClient:
         Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that
         failed before and are retried at the end, since the archive may still work.
         """
+        # The earlier lease may have sent a request a moment ago.
         if earlier_results is not None:
             await asyncio.sleep(self._delay)
-        self._num_retries = 0 if recorder.is_last else RETRIES
+        self._num_retries = 0 if recorder.is_last_try else RETRIES
         breaker = CircuitBreaker(
             recorder,
-            math.inf if recorder.is_last else MAX_FAILURES,
+            math.inf if recorder.is_last_try else MAX_FAILURES,
             self._is_down,
             "requests in a row to the archive failed after all retries",
         )

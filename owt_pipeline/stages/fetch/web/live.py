@@ -113,7 +113,7 @@ class Fetcher:
         a host's URLs are fetched in the order of the rows. With all hosts open, a large crawl would
         return to each so late that its robots.txt, address and connection would no longer be kept.
         """
-        if recorder.is_last:
+        if recorder.is_last_try:
             self._allow_last_requests()
         breaker = CircuitBreaker(
             recorder,
@@ -290,19 +290,22 @@ class Fetcher:
                 gate.num_busy += 1
             else:
                 gate.num_busy = 0
+            if status not in busy_statuses:
+                return False
+            rest = 0.0
             if is_page and gate.num_busy >= _MAX_BUSY:
-                seconds_closed = min(_FIRST_REST * 2 ** (gate.num_busy - _MAX_BUSY), _MAX_REST)
+                rest = min(_FIRST_REST * 2 ** (gate.num_busy - _MAX_BUSY), _MAX_REST)
+            # A host that is closed anyway is still left alone for as long as it asks.
+            asked_wait = retry_after(response) or 0.0
+            if asked_wait > (rest or MAX_RETRY_WAIT):
+                detail = f"not asked: the host answered {status} and asked for {asked_wait:,.0f} s"
+                gate.close(asked_wait, RequestError(http_reason(status), detail), asked_to=True)
+                return False
+            if rest:
                 detail = (
                     f"not asked: the host answered {gate.num_busy} times in a row with {status}"
                 )
-                gate.close(seconds_closed, RequestError(http_reason(status), detail))
-                return False
-            if status not in busy_statuses:
-                return False
-            seconds = retry_after(response) or 0.0
-            if seconds > MAX_RETRY_WAIT:
-                detail = f"not asked: the host answered {status} and asked for {seconds:,.0f} s"
-                gate.close(seconds, RequestError(http_reason(status), detail), asked_to=True)
+                gate.close(rest, RequestError(http_reason(status), detail))
                 return False
             return True
 
@@ -310,10 +313,11 @@ class Fetcher:
             # All URLs of a host wait for its robots.txt; a page is requested again at the end.
             return error.is_transient or (error.is_cut_off and not is_page)
 
-        waits = (
+        # A host that was busy before this request gets a longer wait from the first retry on.
+        waits = [
             min(_FIRST_BACKOFF * 2 ** max(n, gate.num_busy), MAX_RETRY_WAIT)
             for n in range(self._num_retries)
-        )
+        ]
         return await with_retries(get_and_note, gate, waits, is_busy, may_pass)
 
 

@@ -1,4 +1,7 @@
-"""Politeness: a delay between requests to a host, and a limit on requests at once."""
+"""Politeness: a delay between requests to a host, a limit on requests at once, and hosts given up.
+
+The clients choose the delay and the limit (web/live.py, archives/client.py). A Gate enforces them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import email.utils
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,8 +19,8 @@ from schemas import Reason
 
 T = TypeVar("T")
 
-# A Retry-After with as many digits is no number of seconds: it would be 30 years or more.
-_MAX_DIGITS = 10
+# A Retry-After with this many digits or more is not a number of seconds: 30 years or more.
+_TOO_MANY_DIGITS = 10
 
 
 @dataclass(eq=False)
@@ -51,14 +54,20 @@ class RequestError(Exception):
 
     @property
     def is_of_origin(self) -> bool:
-        """Whether no request to the host and port can succeed: none got as far as a response."""
+        """Whether it came before any response, so that other URLs of the origin fail, too.
+
+        A timeout after the request was sent is not included.
+        """
         is_silent = self.is_connected and self.reason == Reason.TIMEOUT
         of_response = (Reason.BAD_RESPONSE, Reason.TOO_LARGE)
         return not (self.is_cut_off or is_silent or self.reason in of_response)
 
     @property
     def is_of_host(self) -> bool:
-        """Whether it means that the host does not respond, whatever the URL."""
+        """Whether it means that the host does not respond, whatever the URL.
+
+        A timeout after the request was sent is included.
+        """
         reasons = (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS)
         return self.reason in reasons and not self.is_cut_off
 
@@ -97,7 +106,7 @@ class Gate:
       next_turn: when the next request may start, in `time.monotonic` seconds.
       num_failures: how often in a row the host did not respond.
       last_failure: the last of these failures.
-      num_busy: how often in a row the host responded that it is busy.
+      num_busy: how often in a row the host responded that it is busy; live.py counts.
     """
 
     def __init__(self, delay: float, connections: int, max_failures: float = math.inf):
@@ -107,30 +116,32 @@ class Gate:
         self.num_failures = 0
         self.last_failure: RequestError | None = None
         self.num_busy = 0
-        self.connections = asyncio.Semaphore(connections)
+        self._connections = asyncio.Semaphore(connections)
         self._max_failures = max_failures
         self._closed_until = 0.0
         self._closed_by: RequestError | None = None
         self._is_closed_by_host = False
 
     async def __aenter__(self) -> None:
-        """Wait for a turn, and hold one of the connections while the block runs."""
-        await self.connections.acquire()
+        """Wait until a turn is free, and hold one of the connections while the block runs.
+
+        Nothing is reserved before `begin`: another request may take the turn first.
+        """
+        await self._connections.acquire()
         try:
             # In a loop, since `pause` may postpone the turn meanwhile.
             while (wait := self.next_turn - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
         except BaseException:
-            self.connections.release()
+            self._connections.release()
             raise
 
     def begin(self) -> None:
-        """Take the turn: the request is sent now, perhaps later than the gate opened, as it may
-        wait elsewhere."""
+        """Take the turn: the request is sent now, which may be later than the block began."""
         self.next_turn = time.monotonic() + self.delay
 
     async def __aexit__(self, *_: object) -> None:
-        self.connections.release()
+        self._connections.release()
 
     def note(self, error: RequestError | None) -> None:
         """Note the failure of a request, or None for any response."""
@@ -157,7 +168,7 @@ class Gate:
     def reset(self) -> None:
         """Allow one more request to a host that was given up or closed.
 
-        A host that wants the pause gets it.
+        A gate that the host asked to close stays closed.
         """
         self.num_failures = int(min(self.num_failures, self._max_failures - 1))
         if not self._is_closed_by_host:
@@ -178,11 +189,11 @@ class Gate:
 async def with_retries(
     get: Callable[[], Awaitable[HttpResponse]],
     gate: Gate,
-    waits: Iterable[float],
+    waits: Sequence[float],
     is_busy: Callable[[HttpResponse], bool],
     may_pass: Callable[[RequestError], bool],
 ) -> HttpResponse:
-    """Return the response of `get`, called at a turn of `gate`.
+    """Return the response of `get`, called at a turn of `gate`, which calls `gate.begin`.
 
     It is called again if the host is busy or a failure may pass. Before each retry, the host is
     left alone for one of `waits`, in seconds and spread by half of it, or for as long as it asks.
@@ -213,7 +224,7 @@ def retry_after(response: HttpResponse) -> float | None:
     Returns None without a valid header.
     """
     value = (response.header("retry-after") or "").strip()
-    if value.isdecimal() and len(value) < _MAX_DIGITS:
+    if value.isdecimal() and len(value) < _TOO_MANY_DIGITS:
         return float(value)
     try:
         return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)

@@ -36,7 +36,7 @@ _PRODUCT = re.compile(r"[^\s/(;,]*").match
 _NOBODY = "/"
 
 MAX_CRAWL_DELAY = 60.0
-"""The longest Crawl-delay that is obeyed, in seconds."""
+"""A longer Crawl-delay is cut to this many seconds."""
 
 Origin: TypeAlias = tuple[str, str | None, int | None]
 """Scheme, host and port, as a key that costs less than a URL."""
@@ -158,7 +158,9 @@ async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
             response = await get(url)
         except RequestError as error:
             is_of_host = error.is_of_origin and url.raw_host == origin.raw_host
-            reason = error.reason if is_of_host else Reason.ROBOTS_UNREACHABLE
+            reason = Reason.ROBOTS_UNREACHABLE
+            if is_of_host:
+                reason = error.reason
             return Robots(ban=RequestError(reason, f"robots.txt: {error.detail}"), read_at=read_at)
         if 300 <= response.status < 400 and response.header("location"):
             with contextlib.suppress(ValueError):
