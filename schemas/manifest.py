@@ -219,7 +219,7 @@ class Generation(msgspec.Struct, frozen=True):
     sources: list[dict[str, Any]] = []
 
     @property
-    def range(self) -> range:
+    def shard_numbers(self) -> range:
         """Return the numbers of the generation's shards."""
         return range(self.first, self.first + self.shards)
 
@@ -253,10 +253,10 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         """Return the number of shards of every dataset except report."""
         return sum(generation.shards for generation in self.generations)
 
-    def generation_of(self, shard: int) -> int:
+    def generation_number_of(self, shard: int) -> int:
         """Return the number of a shard's generation."""
         numbered = enumerate(self.generations)
-        return next(number for number, generation in numbered if shard in generation.range)
+        return next(number for number, generation in numbered if shard in generation.shard_numbers)
 
     def to_json(self) -> bytes:
         """Return JSON, the same bytes for equal roots.
