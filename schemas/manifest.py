@@ -200,14 +200,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """The sources of one `--add`, and the shards that they fill in every dataset.
+    """The sources of a first run or one `--add`, and their shards in every dataset but report.
+
+    Written by `record_generations` in owt_pipeline/engine/generations.py.
 
     Attributes:
       stage: the stage that reads the sources: `collect` or `import`.
       first: the first of its shards.
       shards: number of its shards.
-      sources: the files that it reads: kind, name, length, digest; `uri`, their path or URI then;
-        `seen`, their mtime and inode when their SHA-256 was computed.
+      sources: the files that it reads: kind, name, length, digest; `uri`, their latest path or URI
+        (that of a source that moved is updated); `stored`, the path of a copy in the run; `seen`,
+        their mtime, their inode, and their SHA-256, which was computed then.
     """
 
     stage: str
@@ -216,7 +219,7 @@ class Generation(msgspec.Struct, frozen=True):
     sources: list[dict[str, Any]] = []
 
     @property
-    def range(self) -> range:
+    def shard_numbers(self) -> range:
         """Return the numbers of the generation's shards."""
         return range(self.first, self.first + self.shards)
 
@@ -234,6 +237,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         shard.
       takedowns: path of the list of documents to forget, named by its content; empty without one.
       datasets: the finished datasets, by name.
+      schema_version: version of all schemas.
     """
 
     sequence: int = 0
@@ -249,10 +253,10 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         """Return the number of shards of every dataset except report."""
         return sum(generation.shards for generation in self.generations)
 
-    def generation_of(self, shard: int) -> int:
+    def generation_number_of(self, shard: int) -> int:
         """Return the number of a shard's generation."""
         numbered = enumerate(self.generations)
-        return next(number for number, generation in numbered if shard in generation.range)
+        return next(number for number, generation in numbered if shard in generation.shard_numbers)
 
     def to_json(self) -> bytes:
         """Return JSON, the same bytes for equal roots.

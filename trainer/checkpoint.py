@@ -111,18 +111,19 @@ class Saver:
     """Writes a run's checkpoints in a thread.
 
     Training waits for a copy in host memory (pinned, on CUDA), not for the disk. In the thread,
-    `sign` is called with each checkpoint's folder before it appears under its name, and `saved`
+    `sign` is called with each checkpoint's folder before it appears under its name, and `on_saved`
     after.
     """
 
     def __init__(
-        self, run: Path, tokenizer: Path, sign: Hook | None = None, saved: Hook | None = None
+        self, run: Path, tokenizer: Path, sign: Hook | None = None, on_saved: Hook | None = None
     ) -> None:
         self._run = run
         self._tokenizer = tokenizer
         self._sign = sign
-        self._saved = saved
-        self.last_saved = 0  # the step of the newest complete checkpoint
+        self._on_saved = on_saved
+        # The step of the newest complete checkpoint; `train` sets it when it resumes a run.
+        self.last_saved = 0
         self._host_copies: Tensors = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
@@ -170,7 +171,8 @@ class Saver:
             self._sign(part)
         for path in [*part.iterdir(), part]:
             _sync(path)
-        # The run continued from before a damaged checkpoint of this step.
+        # A checkpoint of this step that the run did not continue from: damaged, or saved right
+        # before a crash.
         if final.exists():
             shutil.rmtree(final)
         part.rename(final)
@@ -182,8 +184,8 @@ class Saver:
         newest.replace(self._run / _NEWEST)
         self.last_saved = record.step
         _prune(final)
-        if self._saved:
-            self._saved(final)
+        if self._on_saved:
+            self._on_saved(final)
 
     def _write_files(
         self, folder: Path, record: Record, weights: Tensors, training: Tensors
@@ -192,7 +194,7 @@ class Saver:
         for name, tensors in ((WEIGHTS, weights), (TRAINING, training)):
             with naming_path(folder / name):
                 save_file(tensors, folder / name)
-            # Otherwise only its owner can read it.
+            # safetensors makes files that only their owner can read.
             shutil.copymode(folder / TOKENIZER, folder / name)
         files = {}
         for path in sorted(folder.iterdir()):
@@ -204,10 +206,9 @@ class Saver:
 
 
 def _prune(newest: Path) -> None:
-    """Delete all checkpoints except the last `NUM_KEPT`, up to the one just written.
+    """Of the checkpoints up to the one just written, delete all but the last `NUM_KEPT`.
 
-    Those of later steps are damaged: the run did not continue from them. They stay until it reaches
-    their steps.
+    Those of later steps stay until the run, which did not continue from them, reaches their steps.
     """
     run = newest.parents[1]
     written = [path for path in checkpoints(run) if path.name <= newest.name]
@@ -294,7 +295,7 @@ def _check_file(path: Path, num_bytes: int, sha256: str) -> None:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Return the checkpoints of the run in this folder, oldest first, complete or not."""
+    """Return the checkpoints of the run in this folder, oldest first, intact or not."""
     paths = (run / "checkpoints").glob("step-*")
     return sorted(path for path in paths if _NAME.fullmatch(path.name))
 
@@ -305,13 +306,13 @@ def latest(
     """Return the newest intact checkpoint of the run in this folder; None if it has saved none.
 
     `report` is called with a line for each later one that is damaged or missing. Raises
-    CheckpointError, whose message ends in `hint`, if all are damaged or missing. If it `is_strict`,
-    it does so if the newest is.
+    CheckpointError, whose message ends in `hint`, if all are damaged or missing. With `is_strict`,
+    it raises as soon as the newest is damaged or missing.
     """
     newest_name = ""
     if (run / _NEWEST).exists():
         newest_name = (run / _NEWEST).read_text(encoding="utf-8")
-    # Those of later steps are damaged: the run continued from before them.
+    # Those of later steps do not count: damaged, or saved right before a crash.
     paths = [path for path in checkpoints(run) if not newest_name or path.name <= newest_name]
     problems = []
     if newest_name and newest_name not in [path.name for path in paths]:

@@ -1,7 +1,7 @@
 """The tokens of training sample i: pure functions of (seed, i), the same on any number of ranks.
 
-A sampler is anything with `windows(first, count)`. Its samples never end. It has no state to save
-and needs no seeking: sample 10**9 costs as much as sample 0.
+A sampler is anything with a `context` and `windows(first, count)`. Its samples never end. It has
+no state to save and needs no seeking: sample 10**9 costs as much as sample 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK = 1 << _BLOCK_BITS
 _SHARE_BITS = 40
 # Another seed, so that the long documents do not come in the order they have among all.
 _LONG_SEED = 0x4C4F4E47
-# In the key of a permutation of windows, so that one of documents has another key.
+# Ends the key of a permutation of windows, which would otherwise be that of the documents.
 _OF_WINDOWS = 1
 _remember_two = functools.lru_cache(maxsize=2)
 
@@ -34,7 +34,7 @@ class Sampler(Protocol):
     def windows(self, first: int, count: int) -> np.ndarray:
         """Return samples first … first+count−1: token ids (count, context + 1).
 
-        A row has the inputs and, from the second on, the targets.
+        In each row, `[:-1]` are the inputs and `[1:]` the targets.
         """
 
 
@@ -83,13 +83,13 @@ class Packed:
     def windows(self, first: int, count: int) -> np.ndarray:
         width = self.context + 1
         out = np.full((count, width), self.eot, dtype=self.documents.dtype)
-        begin = self._permuted(np.arange(first, first + count)) * self.context
+        begin = self._windows_of(np.arange(first, first + count)) * self.context
         self._copy(
             out.reshape(-1), begin=begin, length=np.full(count, width), at=np.arange(count) * width
         )
         return out
 
-    def _permuted(self, samples: np.ndarray) -> np.ndarray:
+    def _windows_of(self, samples: np.ndarray) -> np.ndarray:
         """Return the window of each sample; the samples are consecutive."""
         if self.first_window(1) < _BLOCK:
             return self._permute(samples)
@@ -101,10 +101,11 @@ class Packed:
         return windows[first - first_block * _BLOCK :][: len(samples)]
 
     def _permute_block(self, block: int) -> np.ndarray:
+        """Return the window of each sample of a block."""
         return self._permute(np.arange(block * _BLOCK, (block + 1) * _BLOCK))
 
     def _permute(self, samples: np.ndarray) -> np.ndarray:
-        """Return the window of each sample, which is in the same epoch."""
+        """Return the window of each sample: a window of the sample's epoch."""
         epochs = samples * self.context // self.epoch_tokens
         windows = samples.copy()
         for epoch in np.unique(epochs).tolist():
@@ -119,7 +120,8 @@ class Packed:
     def _copy(self, out: np.ndarray, begin: np.ndarray, length: np.ndarray, at: np.ndarray) -> None:
         """Copy parts of the endless stream: part k to out[at[k]:at[k]+length[k]].
 
-        It is positions begin[k] … begin[k]+length[k]−1. End-of-text is in `out` already.
+        Part k is positions begin[k] … begin[k]+length[k]−1 of the stream. End-of-text is in `out`
+        already.
         """
         while len(begin):
             epochs, position = np.divmod(begin, self.epoch_tokens)
@@ -155,13 +157,14 @@ class Packed:
         # Where the tokens start; end-of-text is one before.
         starts = ends[slots] - self.documents.lengths[documents]
         first = np.maximum(starts, begin[part])
-        last = np.minimum(ends[slots], end[part])
+        stop = np.minimum(ends[slots], end[part])
         self.documents.copy_into(
             out,
             documents,
             at=at[part] + first - begin[part],
             begin=first - starts,
-            count=np.maximum(last - first, 0),
+            # 0 if the part ends with the document's end-of-text.
+            count=stop - first,
         )
 
     def _permute_documents(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -239,7 +242,7 @@ def longbiased(
     long_min_tokens: int = 512,
     long_fraction: float = 0.7,
 ) -> Sampler:
-    """Return samples: a `long_fraction` from long documents, the others from all.
+    """Return samples: a `long_fraction` from long documents, the others from all, long ones too.
 
     A long document has at least `long_min_tokens`. Both kinds are packed: every long document is
     read once in each epoch of the long ones, and every document once in each epoch of all. The
@@ -264,7 +267,7 @@ class Permutation:
 
     A Feistel network (Luby and Rackoff, 1988) over the smallest power of two of at least n,
     restricted to n by cycle walking (Black and Rogaway, 2002): an image outside is permuted again
-    until it is inside. As a data order: Levanter. The round function is MurmurHash3's 32-bit
+    until it is inside. Levanter orders its data so. The round function is MurmurHash3's 32-bit
     finaliser. n is from 1 to 2**62; equal keys give equal permutations.
     """
 
@@ -285,7 +288,8 @@ class Permutation:
         """Return the images of `index` (any integers below n) as int64."""
         image = self._encrypt(index.astype(np.uint64))
         outside = np.flatnonzero(image >= self.n)
-        # Under half of them each time: the domain is under twice n (four at n below 3).
+        # On average under half of them stay outside each time, since the domain is under 2n. (It is
+        # 4 if n is 1 or 2.)
         while outside.size:
             image[outside] = self._encrypt(image[outside])
             outside = outside[image[outside] >= self.n]

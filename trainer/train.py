@@ -1,6 +1,6 @@
 """Train a GPT-2: `python -m trainer.train --data WORKDIR/tokens --out RUN`.
 
-The loop, from top to bottom: data, model, optimizers, the state to resume, steps. Several
+From top to bottom: the checkpoint to resume, data, model, optimizers, batches, steps. Several
 processes: `torchrun --nproc-per-node=8 -m trainer.train CONFIG.toml`. In a program:
 `from trainer import train`.
 """
@@ -54,11 +54,12 @@ _TORCHRUN_NOTE = " (a traceback of torchrun after this is its report of the sign
 def train(config: TrainConfig) -> float:
     """Train until the last step or a signal, and return the last step's loss.
 
-    Every rank calls it. The same settings again continue a run that was stopped. Raises before the
-    first step: SettingsError, ShardError or CheckpointError. Later: Diverged if a loss or gradient
-    is not finite; nothing is saved after the last good checkpoint. MemoryError if a micro-batch is
-    too large. InterruptedError if the run is saved and not finished, because another rank received
-    a signal to stop.
+    Every rank calls it. The same settings again continue a run that was stopped. Returns NaN if no
+    step was left. Raises before the first step: SettingsError, ShardError, CheckpointError or
+    SignatureError. Later: Diverged if a loss or gradient is not finite; nothing is saved after the
+    last good checkpoint. MemoryError if a micro-batch is too large. SettingsError if torch.compile
+    fails. OSError if a file cannot be written. InterruptedError if the run is saved and not
+    finished, because another rank received a signal to stop.
     """
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
         # A frame of its own, whose end frees the model before the group ends.
@@ -69,11 +70,11 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
     with ExitStack() as closing:
         say: Say = partial(print, flush=True) if ranks.is_main else _say_nothing
         device = ranks.device
-        path, before = _open_run(config, ranks, say, closing)
-        start = before.step if before else 0
+        path, parent = _open_run(config, ranks, say, closing)
+        start = parent.step if parent else 0
 
         # Data: sample i is a pure function of the seed and i.
-        corpora = open_corpora(config.data, before.data if before else ())
+        corpora = open_corpora(config.data, parent.data if parent else ())
         ranks.gather(None)  # Another rank may still copy shards.
         tokenizer = corpora.tokenizer
         shape = config.model_config(tokenizer.vocab_size)
@@ -81,8 +82,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         step_tokens = num_windows * shape.context
         config = config.resolved(steps_an_epoch=-(-sum(corpora.tokens) // step_tokens))
         sampler = corpora.sampler(config)
-        if path and before:
-            resuming.check_same_run(path, before, config, corpora, say)
+        if path and parent:
+            resuming.check_same_run(path, parent, config, corpora, say)
         corpora.warn_unread(num_windows * config.max_steps, say)
         validation = validation_set(corpora, shape.context, config, say)
         val_bytes = count_bytes(validation, tokenizer) if ranks.is_main else 0
@@ -96,7 +97,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         torch.manual_seed(config.seed)
         with torch.device(device if device.type == "cuda" else "cpu"):
             model = GPT(shape)
-        source = resuming.load_weights(model, path, config, corpora, say)
+        # The checkpoint whose optimizer state continues; None if that starts at zero.
+        training_source = resuming.load_weights(model, path, config, corpora, say)
         model.to(device).train()
         model.checkpoint_activations = config.checkpoint_activations
         dtype = compute_dtype(config.dtype, device)
@@ -106,9 +108,9 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
 
         # Optimizers, with their state.
         optimizers = model.configure_optimizers(config)
-        if source:
-            checkpoint.load_training(source, model, optimizers)
-        if before:
+        if training_source:
+            checkpoint.load_training(training_source, model, optimizers)
+        if parent:
             say(f"resumed from {path} at step {start}")
         if start >= config.max_steps:
             say(
@@ -149,10 +151,11 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             say=say,
         )
         closing.callback(log.close)
-        record = _record_of(config, model, corpora, before, ranks)
+        record = _record_of(config, model, corpora, parent, ranks)
         closing.enter_context(_explaining(config, model, loader, saver))
 
         # Steps.
+        # They undo the freeze below, which follows the first step.
         closing.callback(gc.unfreeze)
         closing.callback(gc.enable)
         step = start
@@ -192,31 +195,35 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
 
             is_stopped = ranks.any(bool(stop.received))
             is_last = is_stopped or step == config.max_steps
-            is_saved = is_last or _is_due(step, config.save_every)
-            # Not after a signal: a container is killed ten seconds after it.
-            is_validated = len(validation) > 0 and not is_stopped
-            is_validated = is_validated and (is_last or _is_due(step, config.val_every))
-            if not (is_first or is_saved or is_validated or step % LOG_EVERY == 0):
+            is_save_due = is_last or _is_due(step, config.save_every)
+            # Not after a signal: a container may be killed ten seconds after it. `validation` is
+            # empty if val_every is 0.
+            can_validate = len(validation) > 0 and not is_stopped
+            is_validation_due = can_validate and (is_last or _is_due(step, config.val_every))
+            if not (is_first or is_save_due or is_validation_due or step % LOG_EVERY == 0):
                 continue
-            # The only wait for the device. It raises Diverged before a save.
+            # Steps that were skipped above did not wait for the device. Raises Diverged before a
+            # save.
             log.collect()
             gc.collect()
             log.write(saver.last_saved)
             # Before the validation, which takes long and may fail.
-            if is_saved and ranks.is_main:
+            if is_save_due and ranks.is_main:
                 state = checkpoint.training_state(model, optimizers)
                 saver.save(dataclasses.replace(record, step=step), model.state_dict(), state)
                 if is_last:
-                    # A rank that ends takes the group down.
+                    # Before the gather below: a rank that ends takes the group down.
                     saver.wait()
                     log.amend(saved=saver.last_saved)
-            if is_validated:
+            if is_validation_due:
                 val_loss = validation_loss(model, validation, ranks, blocks, loader.micro_batch)
                 log.amend(val_loss=val_loss)
                 if val_bytes:
                     log.amend(val_bits_per_byte=bits_per_byte(val_loss, validation, val_bytes))
             log.print_progress()
-            if is_saved:
+            if is_save_due:
+                # Rank 0 may save for long. The other ranks wait for it here, since in the next step
+                # they would give up after minutes.
                 ranks.gather(None)
             if is_stopped:
                 _end_stopped(step, stop, say)
@@ -263,13 +270,13 @@ def _start_saver(
         publisher = Publisher(config.publish, Path(config.out), say)
         closing.callback(publisher.close)
         publish = publisher.push
-    saver = Saver(Path(config.out), tokenizer, sign=sign, saved=publish)
+    saver = Saver(Path(config.out), tokenizer, sign=sign, on_saved=publish)
     closing.callback(saver.wait)
     return saver
 
 
 def _record_of(
-    config: TrainConfig, model: GPT, corpora: Corpora, before: Record | None, ranks: Ranks
+    config: TrainConfig, model: GPT, corpora: Corpora, parent: Record | None, ranks: Ranks
 ) -> Record:
     """Return the record of the run's checkpoints, without their step and files."""
     tokenizer = corpora.tokenizer
@@ -284,7 +291,7 @@ def _record_of(
             "vocab_size": tokenizer.vocab_size,
             "eot": tokenizer.eot,
         },
-        parent=before.digest if before else "",
+        parent=parent.digest if parent else "",
         world_size=ranks.world_size,
     )
 
@@ -302,8 +309,8 @@ def _describe_batch(loader: Loader, context: int) -> str:
 def _end_stopped(step: int, stop: StopSignals, say: Say) -> None:
     """Report that a run is saved; raise InterruptedError if only another rank received the signal.
 
-    When nodes join or leave, each agent of torchrun signals its own ranks. It takes a rank that
-    ends before that with exit code 0 for one that has finished its training.
+    When nodes join or leave, each agent of torchrun signals its own ranks. An agent takes a rank
+    that exits with 0 before the agent's own signal for one that has finished its training.
     """
     message = (
         f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command "
@@ -372,10 +379,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _CallableModule(ModuleType):
-    """Make `trainer.train` the function, too.
+    """Make this module callable as its function `train`.
 
-    Python sets the attribute `train` of the package to this module when the module is imported, so
-    `from trainer import train` could not always find a function under the command's name.
+    After any import of this module, the package's attribute `train` is the module, so
+    `from trainer import train` gives it in place of the function: it has to be callable.
     """
 
     def __call__(self, config: TrainConfig) -> float:

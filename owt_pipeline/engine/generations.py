@@ -89,7 +89,7 @@ def with_generations(
         raise UserError(f"{stage.name}: {names}{more} {verb} new in {workdir}: {advice}")
     if new:
         num_shards = stage.shards_for(options, new)
-        updated.append(Generation(stage.name, generations[-1].range.stop, num_shards, new))
+        updated.append(Generation(stage.name, generations[-1].shard_numbers.stop, num_shards, new))
     return msgspec.structs.replace(root, generations=updated)
 
 

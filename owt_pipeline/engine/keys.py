@@ -23,7 +23,7 @@ def with_generations_of(root: Root, inputs: Sequence[Sequence[ShardRecord | None
     """Return the root without the generations that some of a stage's inputs lack."""
     num_shards = min((len(records) for records in inputs), default=root.num_shards)
     complete = [
-        generation for generation in root.generations if generation.range.stop <= num_shards
+        generation for generation in root.generations if generation.shard_numbers.stop <= num_shards
     ]
     return msgspec.structs.replace(root, generations=complete)
 
@@ -67,7 +67,7 @@ class KeyContents:
             return None
         if self._stage.reads == "all":
             return [*self._stage_content, [], digests]
-        number = self._root.generation_of(shard)
+        number = self._root.generation_number_of(shard)
         generation = self._root.generations[number]
         # Without its place, two empty shards would have one key, and so one record.
         position = [number, generation.shards, shard - generation.first]
@@ -109,7 +109,7 @@ def shards_read_by(stage: Stage, root: Root, shard: int) -> range:
     if stage.reads == "shard":
         return range(shard, shard + 1)
     if stage.reads == "earlier":
-        return range(root.generations[root.generation_of(shard)].range.stop)
+        return range(root.generations[root.generation_number_of(shard)].shard_numbers.stop)
     return range(root.num_shards)
 
 

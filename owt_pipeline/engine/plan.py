@@ -327,7 +327,7 @@ def _count_settled(plan: StagePlan) -> int:
     published = plan.published_records
     num_settled = 0
     for generation in plan.root.generations:
-        for shard in generation.range:
+        for shard in generation.shard_numbers:
             record = published.get(shard)
             if record is None or shard in plan.pending or record.key != plan.keys[shard]:
                 return num_settled

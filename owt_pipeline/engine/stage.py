@@ -329,7 +329,7 @@ class StageRun:
 
     def generation_of(self, shard: int) -> Generation:
         """Return the generation of a shard."""
-        return self.root.generations[self.root.generation_of(shard)]
+        return self.root.generations[self.root.generation_number_of(shard)]
 
     def record_path(self, step: str, key: int) -> RecordPath:
         """Return where the record of a shard is, or that of a part of an intermediate step."""

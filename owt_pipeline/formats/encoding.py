@@ -1,4 +1,4 @@
-"""Text to token ids, by GPT-2's tokenizer or another one."""
+"""Text to token ids, by GPT-2's tokenizer or another one (charsets: stages/extract/charset.py)."""
 
 from __future__ import annotations
 
@@ -252,8 +252,8 @@ class _FromFile(Encoding):
     def _holds(self, text: str, decoded: str) -> bool:
         """Return whether tokens decode to all of the text, as the tokenizer normalises it.
 
-        A tokenizer may lower the letters, or put a space before the text: its tokens stand for all
-        of the text none the less.
+        A tokenizer may lowercase the letters, or put a space before the text: its tokens stand for
+        all of the text none the less.
         """
         if decoded in (text, f" {text}"):
             return True
@@ -355,7 +355,7 @@ def tiktoken_encoding() -> tiktoken.Encoding:
     """Return GPT-2's encoding in tiktoken; raise UserError if its files are missing or altered."""
     import tiktoken
 
-    byte_by_char = str.maketrans({char: chr(byte) for byte, char in _printable_bytes().items()})
+    byte_by_char = str.maketrans({char: chr(byte) for byte, char in _char_by_byte().items()})
     ranks: dict[bytes, int] = {}
     for token, rank in _vocabulary().items():
         if token != END_OF_TEXT:
@@ -396,7 +396,7 @@ def _vocabulary() -> dict[str, int]:
     return vocabulary
 
 
-def _printable_bytes() -> dict[int, str]:
+def _char_by_byte() -> dict[int, str]:
     """Return the character that represents each byte in the files.
 
     A printable character represents itself, any other byte is a character from U+0100 on.

@@ -114,7 +114,7 @@ def _send_known(run: StageRun, shard: int, writer: ShardWriter) -> None:
     published = DatasetReader(run.workdir, run.published)
     urls = published.table(shard, columns=["url_id", "url"])
     rejects = published.table(shard, kind="rejects")
-    known = known_of(urls, rejects, run.root.generation_of(shard))
+    known = known_of(urls, rejects, run.root.generation_number_of(shard))
     for batch in known.to_batches():
         _send(run, 0, batch, writer)
 
@@ -131,7 +131,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     generation_by_source = np.array([number for number, _ in sources], np.int64)
     generation_of_rows = generation_by_source.take(rows["source"].to_numpy())
     names = [(source.name, kind_named(source.kind).link_source) for _, source in sources]
-    own_generation = run.root.generation_of(shard)
+    own_generation = run.root.generation_number_of(shard)
     for generation in range(own_generation + 1):
         rows_here = rows.filter(pa.array(generation_of_rows == generation))
         urls, rejects = merge_submissions(

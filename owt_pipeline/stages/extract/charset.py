@@ -2,12 +2,14 @@
 
 1. A byte order mark; without one, UTF-16 if the bytes of markup are every other byte, and the
    header declares it or the page begins so. (`<meta>` cannot declare it.)
-2. UTF-8, if most characters beyond ASCII are valid: text in another charset practically never is,
+2. ISO-2022-JP, if all bytes are ASCII and some stand between its escape sequences.
+3. UTF-8, if most characters beyond ASCII are valid: text in another charset practically never is,
    whatever is declared. (Browsers trust the header and show mojibake.)
-3. A declared label, with its meaning in the WHATWG Encoding Standard: that of a `<meta>` or an XML
-   declaration if the header has only a server's default (iso-8859-1), else the header's. It is
-   ignored if more than one character in 50 beyond ASCII does not decode.
-4. Detection by chardet among the charsets of the standard; windows-1252, the browsers' default, if
+4. A declared label, with its meaning in the WHATWG Encoding Standard: first that of a `<meta>` or
+   an XML declaration if the header has only a server's default (iso-8859-1, or another label of
+   windows-1252), else first the header's. If the undefined characters are over 2% of the bytes
+   beyond ASCII, the other label is tried.
+5. Detection by chardet among the charsets of the standard; windows-1252, the browsers' default, if
    it is not surer.
 
 Legacy charsets are decoded by the tables of the standard (legacy_charsets.py).
@@ -51,14 +53,15 @@ _BEGINS_UTF16 = re.compile(rb"(?:\s\x00)*<\x00[!?a-zA-Z]\x00|(?:\x00\s)*\x00<\x0
 _MIN_ZERO_SHARE = 0.05
 _UTF16_SAMPLE_BYTES = 1 << 16
 
+# For detection only: other charsets of the standard can be declared, too (`lookup`).
 _DETECTED = tuple(
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8-r koi8-u iso8859-2 "
     "iso8859-5 iso8859-7"
     " iso8859-13 cp866 cp874 cp932 euc-jp cp949 gb18030 big5hkscs".split()
 )
-# Another charset is detected if the detector is so many times as sure of it as of windows-1252,
+# Times as sure of a charset as of windows-1252 that the detector has to be.
 _MIN_TIMES_AS_SURE = 1.5
-# and if the text has so many distinct letters beyond ASCII.
+# Distinct letters beyond ASCII that the detected text must have.
 _MIN_LETTERS = 3
 
 
@@ -150,6 +153,7 @@ def _declared(body: bytes, header: str | None) -> list[str]:
     # A server's default is iso-8859-1, which the standard decodes as windows-1252.
     if names[0] == "cp1252":
         names.reverse()
+    # UTF-8 and UTF-16 were tried before.
     return [name for name in names if name is not None and not name.startswith("utf")]
 
 

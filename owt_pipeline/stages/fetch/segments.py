@@ -102,12 +102,12 @@ def shards_with_hosts_of(root: Root, shard: int) -> list[int]:
 
     A host is in shard `host_hash(host)` modulo the number of shards of its generation.
     """
-    generation_of_shard = root.generations[root.generation_of(shard)]
+    generation_of_shard = root.generations[root.generation_number_of(shard)]
     shards: list[int] = []
     for generation in root.generations:
         step = math.gcd(generation_of_shard.shards, generation.shards)
         first = generation.first + (shard - generation_of_shard.first) % step
-        shards += range(first, generation.range.stop, step)
+        shards += range(first, generation.shard_numbers.stop, step)
     return shards
 
 
