@@ -1,8 +1,11 @@
-"""Reads the few rows that the report shows, with URLs and texts, from the shards that the
-queries name."""
+"""Reads the few rows that the report shows with URLs and texts.
+
+The queries choose the rows, and return the shard and the id of each.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -18,67 +21,85 @@ Rejects = dict[tuple[str, str], list[Row]]
 
 
 def rejected(tables: Tables, readers: Mapping[str, DatasetReader]) -> Rejects:
-    """Random rows of rejects/, by dataset and reason: url_id, shard, url and detail."""
-    chosen: Rejects = {}
+    """Return random rows of rejects/ by dataset and reason.
+
+    A row has `url_id`, `shard`, `url` and `detail`.
+    """
+    sample: Rejects = {}
     for row in tables.rows("rejected"):
-        chosen.setdefault((row.pop("dataset"), row.pop("reason")), []).append(row)
+        key = row.pop("dataset"), row.pop("reason")
+        sample.setdefault(key, []).append(row)
     for dataset, reader in readers.items():
-        own = {reason: rows for (name, reason), rows in chosen.items() if name == dataset}
-        every = [row for rows in own.values() for row in rows]
-        found: dict[tuple[str, int], list[Row]] = {}
-        for row in rows_at(reader, every, ["url", "reason", "detail"], kind="rejects"):
-            found.setdefault((row.pop("reason"), row["url_id"]), []).append(row)
-        for reason, rows in own.items():  # an id may have several rows
-            rows[:] = [{**row, **min(found[reason, row["url_id"]], key=repr)} for row in rows]
-    return chosen
+        rows_by_reason = {
+            reason: rows for (name, reason), rows in sample.items() if name == dataset
+        }
+        places = list(itertools.chain.from_iterable(rows_by_reason.values()))
+        stored_rows: dict[tuple[str, int], list[Row]] = {}
+        for row in rows_at(reader, places, ["url", "reason", "detail"], kind="rejects"):
+            key = row.pop("reason"), row["url_id"]
+            stored_rows.setdefault(key, []).append(row)
+        for reason, rows in rows_by_reason.items():
+            for row in rows:
+                # An id may have several rows with the same reason.
+                row.update(min(stored_rows[reason, row["url_id"]], key=repr))
+    return sample
 
 
 def dropped(
     tables: Tables, rejects: Sequence[Row], reader: DatasetReader, takedowns: Takedowns
 ) -> list[Row]:
-    """Documents that a filter dropped, as extracted, without those that were taken down."""
-    chosen = rejects[: tables.parameters["sample_documents"]]
-    found = rows_at(reader, chosen, ["url", "title", "text"])
-    ids, urls = (
-        np.array([row["url_id"] for row in found], np.uint64),
-        pa.array([row["url"] for row in found]),
-    )
-    gone = {row for row, _ in takedowns.rows_to_forget(ids, urls)}
-    texts = {row["url_id"]: row for number, row in enumerate(found) if number not in gone}
-    return [
-        _excerpt({**texts[row["url_id"]], "detail": row["detail"]})
-        for row in chosen
-        if row["url_id"] in texts
-    ]
+    """Return documents that a filter dropped, as extracted, without documents that were taken
+    down."""
+    sample = rejects[: tables.parameters["sample_documents"]]
+    rows = rows_at(reader, sample, ["url", "title", "text"])
+    ids = np.array([row["url_id"] for row in rows], np.uint64)
+    urls = pa.array([row["url"] for row in rows])
+    taken_down = {number for number, _ in takedowns.rows_to_forget(ids, urls)}
+    documents_by_id: dict[int, Row] = {}
+    for number, row in enumerate(rows):
+        if number not in taken_down:
+            documents_by_id[row["url_id"]] = row
+    excerpts: list[Row] = []
+    for reject in sample:
+        document = documents_by_id.get(reject["url_id"])
+        if document is not None:
+            excerpts.append(_excerpt({**document, "detail": reject["detail"]}))
+    return excerpts
 
 
 def documents(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
-    """Random documents of the corpus."""
-    chosen = tables.rows("sample")
-    if not chosen:
+    """Return random documents of the corpus."""
+    sample = tables.rows("sample")
+    if not sample:
         return []
     columns = ["url", "title", "score", "language", "n_words", "text"]
-    found = {row["url_id"]: row for row in rows_at(readers["corpus"], chosen, columns)}
-    return [_excerpt(found[row["url_id"]]) for row in chosen]
+    rows_by_id = {row["url_id"]: row for row in rows_at(readers["corpus"], sample, columns)}
+    return [_excerpt(rows_by_id[row["url_id"]]) for row in sample]
 
 
 def removals(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
-    """Random decisions of dedupe, with what was removed and what is kept; without what lies in
-    another run."""
-    chosen = tables.rows("removals")
-    if not chosen or "clean" not in readers or readers["clean"].gone:
+    """Return random decisions of dedupe, each with the removed document and the kept one.
+
+    Decisions in favour of a document of another run are left out.
+    """
+    sample = tables.rows("removals")
+    if not sample or "clean" not in readers or readers["clean"].gone:
         return []
-    places = [
-        {"url_id": row[f"{side}_id"], "shard": row[f"{side}_shard"]}
-        for row in chosen
-        for side in _SIDES
-    ]
-    found = {row["url_id"]: row for row in rows_at(readers["clean"], places, ["url", "text"])}
-    return [
-        {"rule": row["rule"], "similarity": row["similarity"]}
-        | {side: _excerpt(dict(found[row[f"{side}_id"]])) for side in _SIDES}
-        for row in chosen
-    ]
+    places: list[Row] = []
+    for decision in sample:
+        for side in _SIDES:
+            place = {"url_id": decision[f"{side}_id"], "shard": decision[f"{side}_shard"]}
+            places.append(place)
+    rows_by_id = {row["url_id"]: row for row in rows_at(readers["clean"], places, ["url", "text"])}
+    decisions: list[Row] = []
+    for decision in sample:
+        shown = {"rule": decision["rule"], "similarity": decision["similarity"]}
+        for side in _SIDES:
+            # A copy, since several decisions may share a document.
+            document = dict(rows_by_id[decision[f"{side}_id"]])
+            shown[side] = _excerpt(document)
+        decisions.append(shown)
+    return decisions
 
 
 _SIDES = ("removed", "kept")
@@ -89,7 +110,7 @@ def rows_at(
 ) -> list[Row]:
     """Return the rows with the `shard` and `url_id` of `places`, in the order of the files.
 
-    A row has `url_id` and `columns`.
+    A row has `url_id` and the `columns`.
     """
     ids_by_shard: dict[int, set[int]] = {}
     for place in places:
@@ -102,5 +123,6 @@ def rows_at(
 
 
 def _excerpt(row: Row) -> Row:
+    """Return a row with the beginning of its text, and the number of characters of all of it."""
     text = row.pop("text")
     return {**row, "characters": len(text), "text": text[:_EXCERPT_CHARACTERS]}

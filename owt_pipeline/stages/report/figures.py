@@ -1,7 +1,8 @@
-"""All that stats.json has: the funnel, a figure for each query, and rows to read."""
+"""Computes the content of stats.json: the funnel, a figure for each query, and rows to read."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -12,9 +13,9 @@ from owt_pipeline.formats.provenance import Provenance
 from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.report import examples
-from owt_pipeline.stages.report.tables import Tables, figure_names, read_figure
+from owt_pipeline.stages.report.tables import Row, Tables, figure_names, read_figure
 from schemas import Reason
-from schemas.manifest import Manifest
+from schemas.manifest import Counts, Manifest
 
 STATS_VERSION = 5
 """Raised whenever a key of stats.json changes its name or meaning."""
@@ -25,26 +26,20 @@ _IDENTITY = ("stage", "stage_version", "digest", "options")
 def figures(
     tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Takedowns
 ) -> dict[str, Any]:
-    """All figures of one run as JSON values.
+    """Return all figures of a run as JSON values.
 
     Args:
       tables: the run's tables.
-      readers: readers of the existing datasets, by name; of gone ones there are the counts and the
-        rejects.
+      readers: readers of the datasets, by name. A dataset whose files were removed has only its
+        counts and rejects.
       takedowns: documents whose text is not shown.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
     provenance = Provenance.of(manifests, _link_sources(tables))
     rejects = examples.rejected(tables, readers)
-    found = {}
-    for file in figure_names():
-        figure, name = read_figure(file), file.partition("_")[2]
-        about = {"heading": figure.heading, "sentence": figure.sentence, "chart": figure.chart}
-        # Only a corpus of Reddit's links claims to be like WebText.
-        is_shown = name != "webtext" or provenance.is_only_of_reddit
-        found[name] = {**about, "rows": tables.rows(file) if is_shown else []}
     tokens = manifests["tokens"]
-    total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val"))
+    text_bytes = tokens.stats.get("text_bytes", 0)
+    num_tokens = tokens.stats.get("tokens_train", 0) + tokens.stats.get("tokens_val", 0)
     return {
         "schema_version": STATS_VERSION,
         "made_by": f"owt-pipeline {version('owt-pipeline')}",
@@ -53,22 +48,36 @@ def figures(
         "totals": {
             "entered": next(iter(manifests.values())).counts.entered,
             "documents": tokens.counts.left,
-            "text_bytes": tokens.stats.get("text_bytes", 0),
-            "tokens": total,
+            "text_bytes": text_bytes,
+            "tokens": num_tokens,
             "tokenizer": tokens.properties.get("tokenizer", {}).get("name"),
-            "bytes_per_token": share(tokens.stats.get("text_bytes", 0), total),
+            "bytes_per_token": share(text_bytes, num_tokens),
         },
         "funnel": funnel(manifests, rejects, tables.parameters["sample_urls"]),
-        "figures": found,
+        "figures": _figures_of_queries(tables, provenance),
         "documents": examples.documents(tables, readers),
         "dropped": dropped(tables, readers, rejects, takedowns),
         "removals": examples.removals(tables, readers),
-        "settings": {
-            name: {key: getattr(manifest, key) for key in _IDENTITY}
-            | {"sources": key_sources(manifest.sources)}
-            for name, manifest in manifests.items()
-        },
+        "settings": {name: _settings(manifest) for name, manifest in manifests.items()},
     }
+
+
+def _figures_of_queries(tables: Tables, provenance: Provenance) -> dict[str, Any]:
+    figures_by_name: dict[str, Any] = {}
+    for query in figure_names():
+        name = query.partition("_")[2]
+        figure = read_figure(query)
+        rows: list[Row] = []
+        # Only a corpus of Reddit's links claims to be like WebText.
+        if name != "webtext" or provenance.is_only_of_reddit:
+            rows = tables.rows(query)
+        figures_by_name[name] = {**dataclasses.asdict(figure), "rows": rows}
+    return figures_by_name
+
+
+def _settings(manifest: Manifest) -> dict[str, Any]:
+    identity = {key: getattr(manifest, key) for key in _IDENTITY}
+    return {**identity, "sources": key_sources(manifest.sources)}
 
 
 def _link_sources(tables: Tables) -> list[str]:
@@ -79,7 +88,7 @@ def _link_sources(tables: Tables) -> list[str]:
 def funnel(
     manifests: Mapping[str, Manifest], rejects: examples.Rejects, sample_urls: int
 ) -> list[dict[str, Any]]:
-    """One object per stage, in order."""
+    """Return one object per stage, in the order of the stages."""
     return [
         {
             "stage": manifest.stage,
@@ -88,22 +97,30 @@ def funnel(
             "left": manifest.counts.left,
             "share": share(manifest.counts.left, manifest.counts.entered),
             "bytes": manifest.total("data").bytes + manifest.total("warc").bytes,
-            "rejected": [
-                {
-                    "reason": reason,
-                    "meaning": Reason.of(reason).description,
-                    "count": count,
-                    "share": share(count, manifest.counts.entered),
-                    "sample": [
-                        {key: row[key] for key in ("url_id", "url", "detail")}
-                        for row in rejects.get((name, reason), [])[:sample_urls]
-                    ],
-                }
-                for reason, count in Counter(manifest.counts.rejected).most_common()
-            ],
+            "rejected": _rejected(name, manifest.counts, rejects, sample_urls),
         }
         for name, manifest in manifests.items()
     ]
+
+
+def _rejected(
+    dataset: str, counts: Counts, rejects: examples.Rejects, sample_urls: int
+) -> list[dict[str, Any]]:
+    """Return one object per reason of a dataset's rejects, the most frequent first."""
+    reasons = []
+    for reason, count in Counter(counts.rejected).most_common():
+        sample = []
+        for row in rejects.get((dataset, reason), [])[:sample_urls]:
+            sample.append({key: row[key] for key in ("url_id", "url", "detail")})
+        entry = {
+            "reason": reason,
+            "meaning": Reason.of(reason).description,
+            "count": count,
+            "share": share(count, counts.entered),
+            "sample": sample,
+        }
+        reasons.append(entry)
+    return reasons
 
 
 def dropped(
@@ -112,24 +129,23 @@ def dropped(
     rejects: examples.Rejects,
     takedowns: Takedowns,
 ) -> list[dict[str, Any]]:
-    """Documents that each filter of clean dropped, as extracted, without those of `takedowns`
-    and reserved ones."""
+    """Return documents that each filter of clean dropped, as they were extracted.
+
+    Documents of `takedowns` and reserved documents are not shown.
+    """
     if "clean" not in readers or "documents" not in readers or readers["documents"].gone:
         return []
-    found = [
-        {
-            "reason": reason,
-            "meaning": Reason.of(reason).description,
-            "documents": examples.dropped(
-                tables, rejects[name, reason], readers["documents"], takedowns
-            ),
-        }
-        for name, reason in rejects
-        if name == "clean" and reason != Reason.RESERVED
-    ]
-    return [row for row in found if row["documents"]]
+    reasons = []
+    for (dataset, reason), rows in rejects.items():
+        if dataset != "clean" or reason == Reason.RESERVED:
+            continue
+        documents = examples.dropped(tables, rows, readers["documents"], takedowns)
+        if documents:
+            meaning = Reason.of(reason).description
+            reasons.append({"reason": reason, "meaning": meaning, "documents": documents})
+    return reasons
 
 
 def share(part: float, total: float) -> float | None:
-    """`part / total` with six digits; None if `total` is 0."""
+    """Return `part / total` with six digits; None if `total` is 0."""
     return round(part / total, 6) if total else None

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file: page.html with its values, style, scripts and charts.
+"""Renders the report as one self-contained HTML file from page.html, its style and its scripts.
 
 The charts are JSON, which page.js passes to Chart.js in the colours of the style sheet.
 """
@@ -6,8 +6,9 @@ The charts are JSON, which page.js passes to Chart.js in the colours of the styl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any
 
 from schemas.quantities import format_bytes, format_percent
@@ -15,18 +16,23 @@ from schemas.settings import to_toml
 
 Stats = Mapping[str, Any]
 
-_RARE_SHARE, _ALWAYS_SHOWN = 0.001, 5
-_LARGEST = 3
-_LEAST_LIKE = 0.8
-"""A warning is shown if a ratio to OpenWebText's figure is below this, or above its inverse."""
+# Reasons after the first of a stage are folded if they rejected a smaller share of its rows.
+_MIN_SHARE_SHOWN = 0.001
+_NUM_ALWAYS_SHOWN = 5
+
+_MAX_LOSSES = 3
+
+# The page warns if a ratio to OpenWebText's figure is below this, or above its inverse.
+_MIN_RATIO_TO_OPENWEBTEXT = 0.8
 
 
 def page(stats: Stats) -> str:
-    """index.html from the figures of stats.json."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined  # slow to import
+    """Return index.html from the figures of stats.json."""
+    # Slow to import.
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        loader=FunctionLoader(_own),
+        loader=FunctionLoader(_read_file),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -37,155 +43,202 @@ def page(stats: Stats) -> str:
         "percent": format_percent,
         "size": format_bytes,
         "breakable": _breakable,
+        "cell": cell,
+        "settings_toml": settings_toml,
+        "readable": readable,
     }
-    environment.filters |= {"cell": cell, "settings_toml": settings_toml, "readable": readable}
-    environment.globals |= {"raw": _own}
+    environment.globals |= {"raw": _read_file}
     figures = {name: figure for name, figure in stats["figures"].items() if figure["rows"]}
-    drawn = {name: list(charts(name, figure)) for name, figure in figures.items()}
+    charts_by_key: dict[str, Chart] = {}
+    titles_by_figure: dict[str, list[tuple[str, str]]] = {}
+    for name, figure in figures.items():
+        titles_by_figure[name] = []
+        for key, chart in charts(name, figure):
+            charts_by_key[key] = chart
+            titles_by_figure[name].append((key, chart["title"]))
+    comparison = stats["figures"]["webtext"]["rows"]
     return environment.get_template("page.html").render(
         stats=stats,
         figures=figures,
-        drawn={
-            name: [(key, chart["title"]) for key, chart in some] for name, some in drawn.items()
-        },
-        charts={key: chart for some in drawn.values() for key, chart in some},
+        drawn=titles_by_figure,
+        charts=charts_by_key,
         stages=stages(stats),
         losses=largest_losses(stats),
-        unlike=[row for row in stats["figures"]["webtext"]["rows"] if not _is_like(row["share"])],
+        unlike=[row for row in comparison if not _is_like_openwebtext(row["share"])],
     )
 
 
-def _is_like(ratio: float | None) -> bool:
-    return not ratio or _LEAST_LIKE <= ratio <= 1 / _LEAST_LIKE
+def _is_like_openwebtext(ratio: float | None) -> bool:
+    if not ratio:
+        return True
+    return _MIN_RATIO_TO_OPENWEBTEXT <= ratio <= 1 / _MIN_RATIO_TO_OPENWEBTEXT
 
 
-def _own(name: str) -> str:
+def _read_file(name: str) -> str:
+    """Read a file of the report's package."""
     return (files("owt_pipeline.stages.report") / name).read_text(encoding="utf-8")
 
 
-HINTS = dict(line.split(": ", 1) for line in _own("hints.txt").splitlines())
-"""What to do about a frequent reason, or why it is normal."""
+HINTS = dict(line.split(": ", 1) for line in _read_file("hints.txt").splitlines())
+"""Advice about a frequent reason, or why it is normal, by reason."""
 
 
 def stages(stats: Stats) -> list[dict[str, Any]]:
-    """Return the funnel as drawn: duplicates, which dedupe finds and export removes, are shown
-    once, at dedupe, with examples.
+    """Return the funnel as the page draws it.
 
+    Dedupe finds duplicates and export removes them. They are shown once, at dedupe, with examples.
     Each entry gets a `width` in percent of the rows that entered the first stages. It is linear,
     since a reader compares the lengths as shares.
     """
-    flow = list(stats["funnel"])
-    found_at = {stage["dataset"]: k for k, stage in enumerate(flow)}
-    if {"duplicates", "corpus"} <= found_at.keys():
-        dedupe, export = flow[found_at["duplicates"]], flow[found_at["corpus"]]
-        applied = {
-            row["reason"]: row for row in export["rejected"] if row["reason"].endswith("_duplicate")
-        }
-        others = [row for row in export["rejected"] if row["reason"] not in applied]
-        flow[found_at["duplicates"]] = {**dedupe, "rejected": list(applied.values())}
-        flow[found_at["corpus"]] = {**export, "rejected": others}
-    most = max((stage["entered"] for stage in flow), default=0)
-    found = []
+    flow = _move_duplicates_to_dedupe(stats["funnel"])
+    max_entered = max((stage["entered"] for stage in flow), default=0)
+    drawn_stages = []
     for stage in flow:
-        rows = [{**row, "width": _width(row["count"], most)} for row in stage["rejected"]]
-        rare = [row for row in rows[_ALWAYS_SHOWN:] if (row["share"] or 0) < _RARE_SHARE]
-        often = rows[: len(rows) - len(rare)]
-        found.append(
-            {**stage, "width": _width(stage["left"], most), "rejected": often, "rare": rare}
-        )
-    return found
+        rows: list[dict[str, Any]] = []
+        for row in stage["rejected"]:
+            rows.append({**row, "width": _percent(row["count"], max_entered)})
+        rare = [row for row in rows[_NUM_ALWAYS_SHOWN:] if _is_rare(row)]
+        drawn_stage = {
+            **stage,
+            "width": _percent(stage["left"], max_entered),
+            # The rows are in the order of their counts, so the rare ones are the last.
+            "rejected": rows[: len(rows) - len(rare)],
+            "rare": rare,
+        }
+        drawn_stages.append(drawn_stage)
+    return drawn_stages
+
+
+def _move_duplicates_to_dedupe(funnel: Sequence[Stats]) -> list[dict[str, Any]]:
+    stages_by_dataset = {stage["dataset"]: dict(stage) for stage in funnel}
+    dedupe = stages_by_dataset.get("duplicates")
+    export = stages_by_dataset.get("corpus")
+    if dedupe is not None and export is not None:
+        rejected = export["rejected"]
+        dedupe["rejected"] = [row for row in rejected if _is_duplicate(row)]
+        export["rejected"] = [row for row in rejected if not _is_duplicate(row)]
+    return list(stages_by_dataset.values())
+
+
+def _is_duplicate(row: Stats) -> bool:
+    return bool(row["reason"].endswith("_duplicate"))
+
+
+def _is_rare(row: Stats) -> bool:
+    # The share is None if no row entered the stage.
+    return (row["share"] or 0) < _MIN_SHARE_SHOWN
 
 
 def settings_toml(stats: Stats) -> str:
-    """The options that shaped the run, as the settings file of `owt run`."""
-    tables = []
+    """Return the options that shaped the run, as the settings file of `owt run`."""
+    tables: list[str] = []
     for entry in stats["settings"].values():
-        read = [f"# read {source['name']}" for source in entry["sources"] if "name" in source]
-        shown = [
-            f"{name} = {to_toml(value)}"
-            for name, value in entry["options"].items()
-            if not isinstance(value, dict)
-        ]
-        tables.append("\n".join([f"[{entry['stage']}]", *read, *shown]))
+        lines = [f"[{entry['stage']}]"]
+        for source in entry["sources"]:
+            if "name" in source:
+                lines.append(f"# read {source['name']}")
+        for name, value in entry["options"].items():
+            if not isinstance(value, dict):
+                lines.append(f"{name} = {to_toml(value)}")
+        tables.append("\n".join(lines))
     return "\n\n".join(tables)
 
 
-def _width(count: int, most: int) -> float:
-    return round(100 * count / most, 2) if most else 0
+def _percent(part: int, total: int) -> float:
+    return round(100 * part / total, 2) if total else 0
 
 
 def largest_losses(stats: Stats) -> list[dict[str, Any]]:
-    """The reasons that rejected the most rows, over all stages, with hints."""
-    losses = [
-        {**row, "stage": stage["stage"], "hint": HINTS.get(row["reason"], "")}
-        for stage in stages(stats)
-        for row in (*stage["rejected"], *stage["rare"])
-    ]
-    return sorted(losses, key=lambda row: -row["count"])[:_LARGEST]
+    """Return the reasons that rejected the most rows, over all stages, with hints."""
+    losses: list[dict[str, Any]] = []
+    for stage in stages(stats):
+        for row in (*stage["rejected"], *stage["rare"]):
+            hint = HINTS.get(row["reason"], "")
+            losses.append({**row, "stage": stage["stage"], "hint": hint})
+    losses.sort(key=itemgetter("count"), reverse=True)
+    return losses[:_MAX_LOSSES]
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """A number with thousands separators; a dash for None."""
-    return "–" if value is None else f"{value:,.{digits}f}"
+    """Return a number with thousands separators; a dash for None."""
+    if value is None:
+        return "–"
+    return f"{value:,.{digits}f}"
 
 
 def _breakable(name: str) -> list[str]:
-    """The parts of a name, between which a line may break: after a dot, a slash or an
-    underscore."""
+    """Return the parts of a name, after each of which a line may break.
+
+    A part ends in a dot, a slash or an underscore.
+    """
     return re.split(r"(?<=[./_])", name)
 
 
 def cell(value: Any, column: str) -> str:
-    """A value of a figure's table."""
+    """Return a value of a figure's table as text."""
     if isinstance(value, str) or value is None:
         return value or "–"
     if column.endswith(("share", "survival")):
         return format_percent(value)
     if column in ("year", "years"):
         return str(value)
-    return number(value, 0 if isinstance(value, int) else 2 if abs(value) < 100 else 1)
+    if isinstance(value, int):
+        return number(value)
+    num_digits = 2 if abs(value) < 100 else 1
+    return number(value, num_digits)
 
 
 Chart = dict[str, Any]
-"""`title`, `labels` along x, `series` of values (None for no value), `x`, and whether `stacked`,
-`percent`, `small`."""
+"""A chart for page.js: `title`, `labels` along the axis `x`, and `series` of values.
+
+A missing value is None. `stacked`, `percent` and `small` are booleans.
+"""
 
 # The lengths of documents have four columns for each doubling: 80 up to a million.
 _MAX_LABELS = 100
 
 
 def charts(name: str, figure: Stats) -> Iterator[tuple[str, Chart]]:
-    """(key, chart) of a figure, by the last line of its query's head; none for `table`.
+    """Yield the key and the content of each chart of a figure; nothing for `table`.
 
-    `bars LABEL: COLUMN ...` draws columns; before LABEL may stand `stacked`, and `shares` for
-    `bars` where values are shares. `by COLUMN` at the end draws one small chart for each value of
-    that column.
+    The last line at the head of its query is `bars LABEL: COLUMN ...`, which draws columns.
+    `stacked` may precede LABEL. `shares` in place of `bars` means that the values are shares.
+    `by COLUMN` at the end draws one small chart for each value of that column.
     """
     if figure["chart"] == "table":
         return
-    before, _, after = figure["chart"].partition(":")
-    *kind, label = before.split()
-    series, _, by = after.partition(" by ")
-    groups: dict[str, list[Stats]] = {}
-    for row in figure["rows"]:
-        groups.setdefault(row[by] if by else figure["sentence"], []).append(row)
-    for number_of, (title, rows) in enumerate(groups.items()):
-        some = rows[:_MAX_LABELS]
+    kind_and_label, _, series_and_group = figure["chart"].partition(":")
+    *kind, label = kind_and_label.split()
+    series, _, group_column = series_and_group.partition(" by ")
+    columns = series.split()
+
+    def draw(title: str, x: str, rows: Sequence[Stats]) -> Chart:
+        shown_rows = rows[:_MAX_LABELS]
         chart: Chart = {
             "title": title,
-            "labels": [str(row[label]) for row in some],
-            "series": [
-                {"name": readable(key), "values": [row[key] for row in some]}
-                for key in series.split()
-            ],
-            "x": title if by else readable(label),
+            "labels": [str(row[label]) for row in shown_rows],
+            "series": [],
+            "x": x,
             "stacked": "stacked" in kind,
             "percent": "shares" in kind,
-            "small": bool(by),
+            "small": bool(group_column),
         }
-        yield (f"{name}-{number_of}" if by else name), chart
+        for column in columns:
+            values = [row[column] for row in shown_rows]
+            chart["series"].append({"name": readable(column), "values": values})
+        return chart
+
+    if not group_column:
+        if figure["rows"]:
+            yield name, draw(figure["sentence"], readable(label), figure["rows"])
+        return
+    groups: dict[str, list[Stats]] = {}
+    for row in figure["rows"]:
+        groups.setdefault(row[group_column], []).append(row)
+    for group_number, (title, rows) in enumerate(groups.items()):
+        yield f"{name}-{group_number}", draw(title, title, rows)
 
 
 def readable(column: str) -> str:
-    """A column's name in words."""
+    """Return a column's name in words."""
     return column.replace("_", " ")

@@ -22,27 +22,31 @@ from schemas import DATASETS
 from schemas.manifest import Counts, Root, ShardRecord
 
 SHOWN = {"top_domains": 100, "sample_urls": 10}
-"""How many domains the page lists, and URLs for each reject reason: `stats.json` is for reading,
-the datasets hold all (`docs/data.md` opens them with DuckDB)."""
+"""The number of domains that the page lists, and of URLs for each reject reason.
+
+The datasets contain all of them; `docs/data.md` opens these with DuckDB.
+"""
 
 
 def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> None:
+    """Compute the figures of a run, and write them as one part."""
     readers = _readers(run)
-    generations = [
-        {"generation": str(number), "first": each.first, "last": each.first + each.shards - 1}
-        for number, each in enumerate(run.root.generations)
-    ]
+    generations: list[dict[str, Any]] = []
+    for number, generation in enumerate(run.root.generations):
+        last = generation.first + generation.shards - 1
+        row = {"generation": str(number), "first": generation.first, "last": last}
+        generations.append(row)
     takedowns = read_takedowns(run.workdir, run.root)
     with open_tables(
         readers, run.work, generations, SHOWN | vars(run.options), threads=run.runtime.workers
     ) as tables:
-        found = figures(tables, readers, takedowns)
-    writer.open_file(".json", "figures").write(json.dumps(found).encode())
+        stats = figures(tables, readers, takedowns)
+    writer.open_file(".json", "figures").write(json.dumps(stats).encode())
     writer.enter(0)
 
 
 def _readers(run: StageRun) -> dict[str, DatasetReader]:
-    """Readers of what is left of the datasets."""
+    """Return readers of the files that the datasets still have, by dataset."""
     return {
         name: surviving_files(run.workdir, run.inputs[name].manifest)
         for name in DATASETS
@@ -73,10 +77,11 @@ class Report(Stage):
     def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """The takedowns, whose texts are not shown."""
+        """Return the takedowns, whose texts are not shown; None without takedowns."""
         return root.takedowns or None
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
+        """Write the page and stats.json from the part's figures."""
         (file,) = records[0].files
         stats = json.loads(run.workdir.read(file.path))
         documents = run.inputs["tokens"].rows()

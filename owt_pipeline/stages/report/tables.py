@@ -1,9 +1,8 @@
-"""The datasets' narrow columns as tables of a DuckDB database, and the queries in `queries/`
-over them.
+"""Reads the datasets' narrow columns into a DuckDB database, and runs the files of `queries/`.
 
-The database is a temporary file on the local disk, next to which DuckDB spills what exceeds its
-memory limit. Every query has a total order and sums only integers, so its rows do not depend on the
-number of shards, threads and bytes of memory.
+The database is a temporary file on the local disk. Beyond its memory limit DuckDB spills to a
+folder next to it. Every query has a total order and sums only integers, so its rows do not depend
+on the number of shards, the number of threads or the memory limit.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     import duckdb
 
 MEMORY = "768MB"
-"""DuckDB's memory limit, beyond which it spills; Python, Arrow and Beam take another 300 MB."""
+"""DuckDB's memory limit, beyond which it spills. Python, Arrow and Beam take another 300 MB."""
 
-_MOST_THREADS = 4
+_MAX_THREADS = 4
 
 _COLUMNS = {
     "urls": "url_id host subreddits created_utc score link_sources".split(),
@@ -46,8 +45,10 @@ _COLUMNS = {
     "copies license source fetched_at".split(),
     "tokens": "url_id n_tokens".split(),
 }
-"""The columns that are read of each dataset; its table has `host` in place of `url`, but for
-clean's."""
+"""The columns that are read of each dataset. Its table has `host` in place of `url`; only the table
+of clean keeps `url`."""
+
+_REJECTS_COLUMNS = ["url_id", "url", "reason"]
 
 _GENERATIONS = pa.schema(
     [
@@ -74,7 +75,7 @@ _SPLITS = pa.schema(
 )
 
 _QUERIES = files("owt_pipeline.stages.report") / "queries"
-_ROWS = 1 << 16
+_MAX_BATCH_ROWS = 1 << 16
 
 Row = dict[str, Any]
 
@@ -83,45 +84,55 @@ Row = dict[str, Any]
 class Tables:
     """An open database.
 
-    Its tables are the datasets (missing ones are empty), all `rejects`, `generations`, the
-    `thresholds` of the filters and the `splits` of the tokens.
+    It has a table for each dataset, which is empty if the run has no such dataset. The other tables
+    are the `rejects` of all datasets, `generations`, the `thresholds` of the filters, and the
+    `splits` of the tokens.
     """
 
     connection: duckdb.DuckDBPyConnection
     parameters: Mapping[str, Any]
 
     def rows(self, query: str, **parameters: Any) -> list[Row]:
-        """The rows of `queries/QUERY.sql` as dicts; `parameters` override those of the run."""
+        """Return the rows of `queries/QUERY.sql` as dicts.
+
+        `parameters` override the parameters of the run.
+        """
         sql = _sql(query)
-        known = {**self.parameters, **parameters}
-        found = self.connection.execute(
-            sql, {name: value for name, value in known.items() if f"${name}" in sql}
-        )
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        # DuckDB raises an error for a parameter that the query does not have.
+        values = {
+            name: value
+            for name, value in {**self.parameters, **parameters}.items()
+            if f"${name}" in sql
+        }
+        result = self.connection.execute(sql, values)
+        names = [column[0] for column in result.description]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def fill(
         self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], select: str = "*"
     ) -> None:
-        """Create a table of `select` from batches; raises UserError if one of their files is
-        damaged."""
+        """Create a table of `select` from batches.
+
+        Raises UserError if a file of the batches is damaged.
+        """
         import duckdb
 
-        damaged: list[UserError] = []
+        errors: list[UserError] = []
 
         def read() -> Iterator[pa.RecordBatch]:
             try:
                 yield from batches
-            except UserError as error:  # DuckDB would wrap it
-                damaged.append(error)
+            except UserError as error:
+                # DuckDB wraps what a reader raises in an error of its own.
+                errors.append(error)
                 raise
 
         self.connection.register("batches", pa.RecordBatchReader.from_batches(schema, read()))
         try:
             self.connection.execute(f"create table {table} as select {select} from batches")
         except duckdb.Error:
-            if damaged:
-                raise damaged[0] from None
+            if errors:
+                raise errors[0] from None
             raise
         self.connection.unregister("batches")
 
@@ -136,16 +147,17 @@ def open_tables(
     threads: int = 1,
     memory: str = MEMORY,
 ) -> Iterator[Tables]:
-    """The tables of a run, until the block ends.
+    """Yield the tables of a run; they are removed when the block ends.
 
-    `generations` are rows of that table: each generation's shards. The database is in the spool of
-    `work`.
+    `generations` are rows of the table `generations`. The database is in the spool of `work`.
     """
-    import duckdb  # slow to import
+    # Slow to import.
+    import duckdb
 
     with (
         work.spool() as file,
-        # named like the spool file, so that it is removed like one if its process is killed
+        # A spool file whose process was killed is removed by its name. So is this folder, since its
+        # name begins with that of the spool file.
         tempfile.TemporaryDirectory(
             dir=_folder_for_duckdb(file.path), prefix=os.path.basename(file.path)
         ) as folder,
@@ -154,52 +166,74 @@ def open_tables(
             "temp_directory": folder,
             "memory_limit": memory,
             "preserve_insertion_order": False,
-            "threads": min(threads, _MOST_THREADS),
+            "threads": min(threads, _MAX_THREADS),
         }
         with duckdb.connect(os.path.join(folder, "tables.duckdb"), config=config) as connection:
-            connection.execute("SET enable_progress_bar = false")  # ours is there
+            # `owt` shows its own progress.
+            connection.execute("SET enable_progress_bar = false")
             connection.execute(_sql("macros"))
             tables = Tables(connection, parameters)
-            shard, dataset = pa.field("shard", pa.uint32()), pa.field("dataset", pa.string())
-            for name, columns in _COLUMNS.items():
-                schema = pa.schema(
-                    [*(DATASETS[name].schema.field(column) for column in columns), shard]
-                )
-                select = (
-                    "* exclude (url), host_of(url) as host"
-                    if "url" in columns and name != "clean"
-                    else "*"
-                )
-                tables.fill(
-                    name, schema, _rows(readers[name], columns) if name in readers else (), select
-                )
-            schema = pa.schema(
-                [*(REJECTS.field(name) for name in ("url_id", "url", "reason")), shard, dataset]
-            )
-            host = "case when dataset in ('pages', 'corpus') then host_of(url) end as host"
-            tables.fill("rejects", schema, _rejects(readers), f"* exclude (url), {host}")
-            tables.fill(
-                "generations", _GENERATIONS, [pa.RecordBatch.from_pylist(generations, _GENERATIONS)]
-            )
+            _fill_datasets(tables, readers)
+            _fill_rejects(tables, readers)
+            _fill_from_rows(tables, "generations", _GENERATIONS, generations)
             connection.execute(_sql("views"))
-            kinds = DATASETS["clean"].schema.field("signals").type
-            signals = [f"{of.name}.{field.name}" for of in kinds for field in of.type]
-            rows = [
-                f"select '{name}' as signal, signals.{name} as value from clean" for name in signals
-            ]
-            connection.execute("create view signals as " + " union all ".join(rows))
-            for table, schema, found in (
-                ("thresholds", _THRESHOLDS, _thresholds(readers, signals)),
-                ("splits", _SPLITS, _splits(readers)),
-            ):
-                tables.fill(table, schema, [pa.RecordBatch.from_pylist(found, schema)])
+            signals = _signal_names()
+            _create_view_of_signals(connection, signals)
+            _fill_from_rows(tables, "thresholds", _THRESHOLDS, _thresholds(readers, signals))
+            _fill_from_rows(tables, "splits", _SPLITS, _splits(readers))
             yield tables
 
 
+_SHARD = pa.field("shard", pa.uint32())
+"""The number of the shard that has the row. Its text is read from there."""
+
+
+def _fill_datasets(tables: Tables, readers: Mapping[str, DatasetReader]) -> None:
+    for name, columns in _COLUMNS.items():
+        fields = [DATASETS[name].schema.field(column) for column in columns]
+        schema = pa.schema([*fields, _SHARD])
+        batches: Iterable[pa.RecordBatch] = ()
+        if name in readers:
+            batches = _batches(readers[name], columns)
+        select = "*"
+        if "url" in columns and name != "clean":
+            select = "* exclude (url), host_of(url) as host"
+        tables.fill(name, schema, batches, select)
+
+
+def _fill_rejects(tables: Tables, readers: Mapping[str, DatasetReader]) -> None:
+    fields = [REJECTS.field(name) for name in _REJECTS_COLUMNS]
+    schema = pa.schema([*fields, _SHARD, pa.field("dataset", pa.string())])
+    host = "case when dataset in ('pages', 'corpus') then host_of(url) end as host"
+    tables.fill("rejects", schema, _reject_batches(readers), f"* exclude (url), {host}")
+
+
+def _fill_from_rows(tables: Tables, table: str, schema: pa.Schema, rows: list[Row]) -> None:
+    tables.fill(table, schema, [pa.RecordBatch.from_pylist(rows, schema)])
+
+
+def _signal_names() -> list[str]:
+    """Return the signals of clean as `FILTER.SIGNAL`."""
+    names = []
+    for filter_field in DATASETS["clean"].schema.field("signals").type:
+        names += [f"{filter_field.name}.{signal.name}" for signal in filter_field.type]
+    return names
+
+
+def _create_view_of_signals(connection: duckdb.DuckDBPyConnection, signals: list[str]) -> None:
+    """Create the view `signals` with a row for each document and signal."""
+    selects = [f"select '{name}' as signal, signals.{name} as value from clean" for name in signals]
+    connection.execute("create view signals as " + " union all ".join(selects))
+
+
 def _thresholds(readers: Mapping[str, DatasetReader], signals: Iterable[str]) -> list[Row]:
-    """Return the limits of each signal by the options of clean, whether its filter is chosen or
-    not."""
-    options = readers["clean"].manifest.options if "clean" in readers else {}
+    """Return the limits of each signal in the options of clean.
+
+    A filter that is not chosen has limits too.
+    """
+    options: Mapping[str, Any] = {}
+    if "clean" in readers:
+        options = readers["clean"].manifest.options
     chosen = options.get("filters") or ()
     limits_by_filter = {name: dict(options.get(name) or {}) for name in BUILT_IN}
     for name, thresholds in BUILT_IN.items():
@@ -209,8 +243,8 @@ def _thresholds(readers: Mapping[str, DatasetReader], signals: Iterable[str]) ->
             limits_by_filter[measured_by].update(limits_by_filter[name])
     rows: list[Row] = []
     for signal in signals:
-        of_filter, _, name = signal.partition(".")
-        limits = limits_by_filter[of_filter]
+        filter_name, _, name = signal.partition(".")
+        limits = limits_by_filter[filter_name]
         row = {
             "signal": signal,
             "minimum": limits.get(f"min_{name}"),
@@ -225,46 +259,46 @@ def _splits(readers: Mapping[str, DatasetReader]) -> list[Row]:
     if "tokens" not in readers:
         return []
     stats = readers["tokens"].manifest.stats
-    return [
-        {
-            "split": split,
-            "documents": stats.get(f"documents_{key}", 0),
-            "tokens": stats.get(f"tokens_{key}", 0),
-        }
-        for split, key in (("train", "train"), ("validation", "val"))
-    ]
+    rows: list[Row] = []
+    for split, key in (("train", "train"), ("validation", "val")):
+        num_documents = stats.get(f"documents_{key}", 0)
+        num_tokens = stats.get(f"tokens_{key}", 0)
+        rows.append({"split": split, "documents": num_documents, "tokens": num_tokens})
+    return rows
 
 
 def _folder_for_duckdb(path: str) -> str | None:
-    """The folder of `path`, or None, for the system's, if DuckDB would take it for another."""
+    """Return the folder of `path`; None, which is the system's temporary folder, if DuckDB would
+    take the path for another."""
     folder = os.path.dirname(path)
-    return None if "?" in folder or "\\" in folder else folder
+    if "?" in folder or "\\" in folder:
+        return None
+    return folder
 
 
-def _rows(
+def _batches(
     reader: DatasetReader, columns: list[str], kind: str = "data"
 ) -> Iterator[pa.RecordBatch]:
     for shard in range(reader.num_shards):
-        for batch in reader.batches(shard, kind=kind, columns=columns, rows=_ROWS):
-            yield batch.append_column(
-                "shard", pa.repeat(pa.scalar(shard, pa.uint32()), batch.num_rows)
-            )
+        for batch in reader.batches(shard, kind=kind, columns=columns, rows=_MAX_BATCH_ROWS):
+            shards = pa.repeat(pa.scalar(shard, _SHARD.type), batch.num_rows)
+            yield batch.append_column(_SHARD.name, shards)
             progress.advance(batch.num_rows)
 
 
-def _rejects(readers: Mapping[str, DatasetReader]) -> Iterator[pa.RecordBatch]:
+def _reject_batches(readers: Mapping[str, DatasetReader]) -> Iterator[pa.RecordBatch]:
     for name, reader in readers.items():
-        for batch in _rows(reader, ["url_id", "url", "reason"], "rejects"):
+        for batch in _batches(reader, _REJECTS_COLUMNS, "rejects"):
             yield batch.append_column("dataset", pa.repeat(name, batch.num_rows))
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What the comments at the head of a query say.
+    """A query's heading and chart, which the comments at its head declare.
 
     Attributes:
       heading: the first line.
-      sentence: the lines after it: what the figure counts.
+      sentence: the lines between, which describe what the figure counts.
       chart: the last line, `table`, or `KIND LABEL: SERIES ...`; see `page.charts`.
     """
 
@@ -274,19 +308,26 @@ class Figure:
 
 
 def figure_names() -> list[str]:
-    """The queries that are figures, in the order in which they are shown, which the numbers of
-    their names give."""
-    return [
-        name for name in _names() if _sql(name).startswith("--") and "\n-- chart: " in _sql(name)
-    ]
+    """Return the names of the queries that are figures.
+
+    The numbers at the beginning of the names give the order in which the page shows them.
+    """
+    return [name for name in _query_names() if _is_figure(_sql(name))]
+
+
+def _is_figure(sql: str) -> bool:
+    return sql.startswith("--") and "\n-- chart: " in sql
 
 
 def read_figure(name: str) -> Figure:
-    head = [
-        line.removeprefix("--").strip()
-        for line in itertools.takewhile(_is_comment, _sql(name).splitlines())
-    ]
-    return Figure(head[0], " ".join(head[1:-1]), head[-1].removeprefix("chart: "))
+    """Read the comments at the head of a query that is a figure."""
+    comments = itertools.takewhile(_is_comment, _sql(name).splitlines())
+    head = [line.removeprefix("--").strip() for line in comments]
+    return Figure(
+        heading=head[0],
+        sentence=" ".join(head[1:-1]),
+        chart=head[-1].removeprefix("chart: "),
+    )
 
 
 def _is_comment(line: str) -> bool:
@@ -294,13 +335,12 @@ def _is_comment(line: str) -> bool:
 
 
 def digest_of_queries() -> str:
-    """SHA-256 of all queries, which may be changed: then the report is made again."""
-    return hashlib.sha256(
-        "\n".join(f"{name}\n{_sql(name)}" for name in _names()).encode()
-    ).hexdigest()
+    """Return the SHA-256 of all queries. The report is rebuilt when it changes."""
+    texts = [f"{name}\n{_sql(name)}" for name in _query_names()]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-def _names() -> list[str]:
+def _query_names() -> list[str]:
     return sorted(entry.name.removesuffix(".sql") for entry in _QUERIES.iterdir())
 
 
