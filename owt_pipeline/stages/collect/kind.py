@@ -1,4 +1,4 @@
-"""A kind of source: which files it takes, how it reads them, and what is wrong with one."""
+"""A kind of source: it finds its files, reads them, and checks that they are complete."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Source:
       number: its place among all sources.
       kind: the name of its kind.
       uri: path or URI; name of the subreddit.
-      name: its name in the ledger: the file's name without its folder, or `r/SUBREDDIT`; of a table
-        of links, with the folders below the one that all tables have in common.
+      name: its name in the ledger. It is the file's name without its folder, or `r/SUBREDDIT`. A
+        table of links is named with the folders below the one that all tables have in common.
     """
 
     number: int
@@ -51,7 +51,7 @@ class SourceKind(abc.ABC):
       bytes_per_shard: about how many bytes of such a source become 20,000 URLs, which is a shard.
       link_source: where links of such a source were found, unless it names a place itself.
       bad_reasons: the reasons of rows that such a source must not have.
-      expected: what each line has to be, for messages.
+      expected: the content of each line, for messages.
       has_lines: whether a place in it is a line.
       is_stored: whether `store` reads it once, when a run begins, into the run's folder.
     """
@@ -79,7 +79,10 @@ class SourceKind(abc.ABC):
         return {uri: uri.rpartition("/")[2] for uri in uris}
 
     def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return what identifies a source and its content; `recorded` is what it was before."""
+        """Return the fields of the ledger that identify a source and its content.
+
+        `recorded` are the fields of an earlier generation; None for a new source.
+        """
         return {**describe_source(uri, recorded), "uri": uri}
 
     @abc.abstractmethod
@@ -101,24 +104,26 @@ class SourceKind(abc.ABC):
         return None
 
     def find_problem(self, tally: Tally) -> str | None:
-        """Return what else is wrong with a source, by its tally; None for nothing."""
+        """Return another problem of a source, by its tally; None without one."""
         return None
 
 
 @dataclass
 class Tally:
-    """Counts of one source. A line is one that is not blank, the row of a table, or an HTML
-    response of a WARC file.
+    """Counts of one source.
+
+    A line is a line that is not blank, a row of a table, or an HTML response of a WARC file.
 
     Attributes:
       kind: kind of the source.
       lines: number of lines.
-      without_url: lines without a URL.
-      first_without_url: what the first of them has instead.
-      malformed: lines that a source of its kind must not have.
+      without_url: number of lines without a URL.
+      first_without_url: the first note of a line without a URL, which names its fields.
+      malformed: number of lines that a source of its kind must not have.
       first_malformed: place and problem of the first of them.
       last_malformed: number of the last of them.
-      broken: where and why the source ends early.
+      broken: where and why the source ends early; None if it does not.
+      remedy: what to do about a source that ends early.
       ends_within_line: whether the last line has no end.
       overlong: number of the first line that is too long to be a record; 0 if there is none.
       last_line: number of the last line that was read.
@@ -140,20 +145,28 @@ class Tally:
     def add(self, rows: pa.RecordBatch) -> None:
         """Count rows of schema ROWS."""
         self.lines += rows.num_rows
-        self.without_url += pc.sum(pc.equal(rows["reason"], str(Reason.NO_URL))).as_py() or 0
-        if self.without_url and not self.first_without_url:
-            without = rows.filter(pc.equal(rows["reason"], str(Reason.NO_URL)))
-            notes = [note for note in without["note"].to_pylist() if note]
-            self.first_without_url = notes[0] if notes else ""
-        bad = pa.array([str(reason) for reason in self.kind.bad_reasons])
-        malformed = rows.filter(pc.is_in(rows["reason"], bad)).select(["line", "note"]).to_pylist()
-        self.malformed += len(malformed)
         self.last_line = max(self.last_line, pc.max(rows["line"]).as_py() or 0)
-        if malformed:
-            self.first_malformed = (
-                self.first_malformed or f"line {malformed[0]['line']}: {malformed[0]['note']}"
-            )
-            self.last_malformed = max(self.last_malformed, malformed[-1]["line"])
+        self._add_lines_without_url(rows)
+        self._add_malformed_lines(rows)
+
+    def _add_lines_without_url(self, rows: pa.RecordBatch) -> None:
+        lines_without_url = rows.filter(pc.equal(rows["reason"], str(Reason.NO_URL)))
+        self.without_url += lines_without_url.num_rows
+        if not self.first_without_url:
+            notes = lines_without_url["note"].to_pylist()
+            self.first_without_url = next(filter(None, notes), "")
+
+    def _add_malformed_lines(self, rows: pa.RecordBatch) -> None:
+        bad_reasons = pa.array([str(reason) for reason in self.kind.bad_reasons])
+        malformed = rows.filter(pc.is_in(rows["reason"], bad_reasons))
+        if not malformed.num_rows:
+            return
+        self.malformed += malformed.num_rows
+        numbers = malformed["line"]
+        if not self.first_malformed:
+            first_note = malformed["note"][0].as_py()
+            self.first_malformed = f"line {numbers[0].as_py()}: {first_note}"
+        self.last_malformed = max(self.last_malformed, numbers[-1].as_py())
 
     def finish(self) -> None:
         """Find how the source ends, after all of its rows are counted."""
@@ -167,14 +180,15 @@ class Tally:
 
     @property
     def problem(self) -> str | None:
-        """Why the source should not be used as it is: where, what was found, what was expected,
-        what to do."""
+        """Why the source should not be used as it is, and what to do; None without a problem."""
         if self.broken is not None:
-            where = f"after line {self.last_line:,}: " if self.kind.has_lines else ""
-            return f"{where}{self.broken}; {self.remedy}"
+            place = f"after line {self.last_line:,}: " if self.kind.has_lines else ""
+            return f"{place}{self.broken}; {self.remedy}"
         if self.overlong:
-            over = f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes"
-            return f"{over}; expected a record on each line: check what the file is"
+            return (
+                f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes; "
+                "expected a record on each line: check what the file is"
+            )
         if self.is_another_kind:
             return (
                 f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is "
@@ -187,7 +201,7 @@ class Tally:
 def in_batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
     """Yield rows, by columns of SUBMISSIONS, in batches of that schema.
 
-    They are bounded in number and in bytes: a title may be a text.
+    A batch is bounded in rows and in characters, since a title may be a text.
     """
     batch: list[Mapping[str, Any]] = []
     num_chars = 0
@@ -209,10 +223,14 @@ def _batch_of(rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
 def _num_chars(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
-    return sum(map(len, value)) if isinstance(value, list) else 0
+    if isinstance(value, list):
+        return sum(map(len, value))
+    return 0
 
 
 def problem_row(line: int, reason: Reason, note: str) -> pa.RecordBatch:
-    """Return a row of schema SUBMISSIONS for a line that is in no block, or for what is lost at
-    the end of a source."""
+    """Return a row of schema SUBMISSIONS for a line that is not in a block.
+
+    It also stands for the lines that are lost at the end of a source.
+    """
     return submissions({"line": [line], "reason": [str(reason)], "note": [note]})

@@ -1,8 +1,9 @@
-"""Tables of links: Parquet, JSON Lines or CSV with a column `url`, and lists of URLs, which are
-tables of one column.
+"""Tables of links: Parquet, JSON Lines or CSV with a column `url`.
+
+A list of URLs is a table of one column.
 
 row of a table    url  score  created_utc  title  source, in capitals or not, in any order
-becomes           a submission without an id; with a reason if it has no URL or cannot be read
+becomes           a submission without an id, with a reason if it has no URL or cannot be read
 """
 
 from __future__ import annotations
@@ -38,13 +39,25 @@ logger = logging.getLogger("owt")
 
 _URL = ("posted_url", "url")
 _TIME = ("created_utc", "time", "timestamp")
-_LIKE_URL = ("link", "href", "uri", "address", "web_address", "page", "location", "permalink")
+_LIKELY_URL_NAMES = (
+    "link",
+    "href",
+    "uri",
+    "address",
+    "web_address",
+    "page",
+    "location",
+    "permalink",
+)
 """Names that other programs give to a column of URLs, the likeliest first."""
 
 _SOURCE = ("link_sources", "source")
 _COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
-"""The columns that are read; of several for the same, the first that has a value. urls/ of a run
-has `posted_url`, `link_sources` and `subreddits`, and Hacker News' dump `time`."""
+"""The columns that are read.
+
+If several columns are for the same value, the first with a value counts. urls/ of a run has
+`posted_url`, `link_sources` and `subreddits`, and the dump of Hacker News has `time`.
+"""
 
 # ISO 8601 in the spellings that databases write: any precision, any offset, T and Z in capitals or
 # not, a space in place of T.
@@ -65,6 +78,13 @@ _NULLS = frozenset(
      "nil", "nul", "undefined", "missing", "1.#qnan", "-1.#ind")
 )  # fmt: skip
 
+# Some databases write this for null in a column of any type.
+_DATABASE_NULL = r"\N"
+
+_MAX_FILES_SHOWN = 5
+_MAX_FIELDS_SHOWN = 8
+_MAX_CHARS_SHOWN = 100
+
 _Row = dict[str, Any]
 
 
@@ -81,19 +101,24 @@ class LinkTable(SourceKind):
     def find(self, options: Options, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         """Return the name of each table, with the folders below the one that all have in common.
 
-        A recorded table keeps its name. A new one whose name is taken is named by its path.
+        A recorded table keeps its name. A new table whose name is taken is named by its path.
         """
         tables, left_out = named_files(options.links, "collect", known=known)
         if left_out:
             logger.warning(
                 "collect: files of folders left out, name them to read them: %s",
-                ", ".join(left_out[:5]),
+                ", ".join(left_out[:_MAX_FILES_SHOWN]),
             )
-        before = {uri: str(known[uri]["name"]) for uri in tables if uri in known}
-        taken = set(before.values())
-        names = {
-            uri: before.get(uri) or (uri if name in taken else name) for uri, name in tables.items()
-        }
+        recorded_names = {uri: str(known[uri]["name"]) for uri in tables if uri in known}
+        taken = set(recorded_names.values())
+        names: dict[str, str] = {}
+        for uri, name in tables.items():
+            if uri in recorded_names:
+                names[uri] = recorded_names[uri]
+            elif name in taken:
+                names[uri] = uri
+            else:
+                names[uri] = name
         return dict(sorted(names.items(), key=itemgetter(1)))
 
     def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -102,20 +127,24 @@ class LinkTable(SourceKind):
     def read(
         self, source: Source, uri: str, tally: Tally, allow_damaged: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches of rows. Raises UserError for a damaged table, unless `allow_damaged`."""
+        """Yield batches of rows. Raises UserError for a damaged table unless `allow_damaged`."""
         return in_batches(_rows_until_damage(uri, source.name, tally, allow_damaged))
 
     def find_problem(self, tally: Tally) -> str | None:
-        if not tally.lines == tally.without_url > 0:
+        if tally.lines == 0 or tally.without_url < tally.lines:
             return None
+        advice = _advice_for_fields(tally.first_without_url)
         return (
-            f"none of {tally.lines:,} lines has a URL; expected a field url"
-            f"{_advice_for_fields(tally.first_without_url)}: check what the file is"
+            f"none of {tally.lines:,} lines has a URL; expected a field url{advice}: check what "
+            "the file is"
         )
 
 
 def _advice_for_fields(note: str) -> str:
-    """Return which field of the first row to rename, from the note of its reject; "" for none."""
+    """Return which field of the first row to rename, from the note of its reject.
+
+    The result is "" if the note has no names of fields.
+    """
     _, has_other_fields, fields = note.partition("but ")
     if not has_other_fields or fields == "none":
         return ""
@@ -134,34 +163,34 @@ def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -
 
 
 def link_rows(path: str, name: str) -> Iterator[_Row]:
-    """The rows of a table, by columns of SUBMISSIONS.
+    """Yield the rows of a table by columns of SUBMISSIONS.
 
-    Raises UserError if the file is damaged, or Parquet or CSV without a column `url`.
+    Raises UserError if the file is damaged, or if it is Parquet or CSV without a column `url`.
     """
     kind = known_format(path) or "text"
     records = read_records(
         path, name, kind, columns=_COLUMNS, required=("url", "posted_url"), split_text="lines"
     )
     if kind == "text":
-        yield from _of_lines(records)
+        yield from _rows_of_list(records)
         return
     for record in records:
         line = int(record.where.rpartition(":")[2])
         if record.fields is None:
             yield _bad_line(line, record.problem)
             continue
-        row = _of_fields(line, record.fields)
-        lost = sorted(name for name in record.undecodable if name.lower() in _URL)
-        if lost and row.get("reason") == str(Reason.NO_URL):
-            row = _bad_line(line, f"not UTF-8 in column {', '.join(lost)}")
+        row = _row_of_fields(line, record.fields)
+        undecodable = sorted(name for name in record.undecodable if name.lower() in _URL)
+        if undecodable and row.get("reason") == str(Reason.NO_URL):
+            row = _bad_line(line, f"not UTF-8 in column {', '.join(undecodable)}")
         yield row
 
 
 def advise_to_rename(names: Iterable[str]) -> str:
-    """Return advice for a table without a column `url`: which of its columns to rename."""
+    """Return which column to rename, as advice for a table without a column `url`."""
     names = list(names)
     by_lower_name = {name.strip().lower(): name for name in names}
-    likely = [by_lower_name[name] for name in _LIKE_URL if name in by_lower_name]
+    likely = [by_lower_name[name] for name in _LIKELY_URL_NAMES if name in by_lower_name]
     words = ("url", "link", "href", "uri")
     likely += [name for name in names if any(word in name.lower() for word in words)]
     if likely:
@@ -173,11 +202,11 @@ def _bad_line(line: int, note: str | None) -> _Row:
     return {"line": line, "reason": str(Reason.BAD_LINE), "note": note}
 
 
-def _of_lines(records: Iterable[Record]) -> Iterator[_Row]:
-    """URLs, one a line, without blank lines and those that begin with `#`; lines may end in CR
-    alone.
+def _rows_of_list(records: Iterable[Record]) -> Iterator[_Row]:
+    """Yield the rows of a list with one URL on each line.
 
-    A line with a tab in it is a `bad_url`: it has columns, which would become one URL.
+    Blank lines and lines that begin with `#` are skipped. A line with a tab is a `bad_url`: it has
+    columns, which would become one URL.
     """
     number = 0
     for record in records:
@@ -185,62 +214,73 @@ def _of_lines(records: Iterable[Record]) -> Iterator[_Row]:
             number += 1
             yield _bad_line(number, record.problem)
             continue
-        for text in record.fields["text"].split("\r"):
-            number, text = number + 1, text.strip()
-            if "\t" in text and not text.startswith("#"):
-                yield {
-                    "line": number,
-                    "reason": str(Reason.BAD_URL),
-                    "note": f"a tab in {text[:100]!r}",
-                }
-            elif text and not text.startswith("#"):
-                yield {"line": number, "url": text}
+        # A line may also end in a CR without LF.
+        for line in record.fields["text"].split("\r"):
+            number += 1
+            url = line.strip()
+            if not url or url.startswith("#"):
+                continue
+            if "\t" in url:
+                note = f"a tab in {url[:_MAX_CHARS_SHOWN]!r}"
+                yield {"line": number, "reason": str(Reason.BAD_URL), "note": note}
+            else:
+                yield {"line": number, "url": url}
 
 
-def _of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
-    given: dict[str, Any] = {}
+def _row_of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
+    values: dict[str, Any] = {}
     for name, field in fields.items():
-        if (value := _plain(field)) not in (None, "", [], r"\N"):  # databases write \N for null
-            given.setdefault(name.lower(), value)
+        value = _plain(field)
+        if value not in (None, "", [], _DATABASE_NULL):
+            values.setdefault(name.lower(), value)
 
     def first(names: tuple[str, ...]) -> Any:
-        return next((given[name] for name in names if name in given), None)
+        return next((values[name] for name in names if name in values), None)
 
-    url, source = first(_URL), first(_SOURCE)
-    score = first(("score",))
-    if _is_missing_number(score):
-        score = None
+    url = first(_URL)
     if not isinstance(url, str):
-        has_field = any(name.lower() == "url" for name in fields)
-        note = None if has_field else f"no field url, but {', '.join(list(fields)[:8]) or 'none'}"
-        return {"line": line, "reason": str(Reason.NO_URL), "note": note}
+        return {"line": line, "reason": str(Reason.NO_URL), "note": _note_without_url(fields)}
     row = {
         "line": line,
         "url": url,
         "title": as_text(first(("title",))),
         "created_utc": _seconds(first(_TIME)),
-        "score": None
-        if score is None
-        else integer(score if isinstance(score, (bool, int, float)) else str(score)),
-        "link_sources": _strings(source),
+        "score": None,
+        "link_sources": _strings(first(_SOURCE)),
         "subreddits": _strings(first(("subreddits",))),
     }
-    if score is not None and row["score"] is None:
-        row |= _bad_line(line, f"the score is {str(score)[:100]!r}; expected a number")
+    score = first(("score",))
+    if score is None or _is_missing_number(score):
+        return row
+    row["score"] = integer(score if isinstance(score, (bool, int, float)) else str(score))
+    if row["score"] is None:
+        note = f"the score is {str(score)[:_MAX_CHARS_SHOWN]!r}; expected a number"
+        row |= _bad_line(line, note)
     return row
 
 
+def _note_without_url(fields: Mapping[str, Any]) -> str | None:
+    """Return which fields a row without a URL has; None if one of them is `url`."""
+    if any(name.lower() == "url" for name in fields):
+        return None
+    names = ", ".join(list(fields)[:_MAX_FIELDS_SHOWN])
+    return f"no field url, but {names or 'none'}"
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):  # some programs write strings to Parquet as bytes
+    # Some programs write strings to Parquet as bytes.
+    if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    return value.strip() if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.strip()
+    return value
 
 
 def _strings(value: Any) -> list[str] | None:
-    """Those of a list, or the only one; null without any."""
-    return [
-        text for text in map(as_text, value if isinstance(value, list) else [value]) if text
-    ] or None
+    """Return the texts of a list, or a single text as a list; None without a text."""
+    values = value if isinstance(value, list) else [value]
+    texts = [text for text in map(as_text, values) if text]
+    return texts or None
 
 
 def _is_missing_number(value: Any) -> bool:
@@ -262,11 +302,14 @@ def _seconds(value: Any) -> int | None:
         while abs(seconds) >= _MIN_MILLISECONDS:
             seconds = int(seconds / 1000)
         return seconds
-    date = _DATE.fullmatch(str(value)) if isinstance(value, (str, int)) else None
+    if not isinstance(value, (str, int)):
+        return seconds
+    date = _DATE.fullmatch(str(value))
     return _seconds_of_date(date) if date else seconds
 
 
 def _seconds_of_date(date: re.Match[str]) -> int | None:
+    """Return seconds since 1970 of a match of `_DATE`; None if there is no such date."""
     year, month, day, hour, minute, second, sign, hours, minutes = date.groups(default="0")
     offset = timedelta(hours=int(hours), minutes=int(minutes))
     try:
@@ -274,7 +317,9 @@ def _seconds_of_date(date: re.Match[str]) -> int | None:
         local = datetime(
             int(year), int(month), int(day), int(hour), int(minute), min(int(second), 59)
         )
-        moment = local + offset if sign in "-\u2212" else local - offset
+        if sign in "-\u2212":
+            offset = -offset
+        moment = local - offset
     except (ValueError, OverflowError):
         return None
     return int(moment.replace(tzinfo=timezone.utc).timestamp())
