@@ -19,8 +19,10 @@ from owt_pipeline.ledger.dataset import Outcome
 from schemas import DATASETS, REJECTS, Reason
 
 FIELDS = ("text", "url", "title", "author", "date", "language")
-"""What is read from a record. The option FIELD_field names the record's field for it; "" stands
-for none."""
+"""The fields of a document that are read from a record.
+
+The option FIELD_field names the record's field. If it is "", no field is read.
+"""
 
 _DOCUMENTS = DATASETS["documents"].schema
 
@@ -37,14 +39,16 @@ _MAX_NAMES_SHOWN = 8
 def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the record as a row of `PLACED`, by field.
 
-    The id is the hash of the canonical URL. Without a URL it is the hash of the text, and without
-    either that of the record's place in the files. A URL that is not http or https counts as none.
+    The id is the hash of the canonical URL. Without a URL it is the hash of the text. Without a URL
+    and a text it is the hash of the record's place in the files. A URL that is not http or https
+    counts as missing.
     """
     row: dict[str, Any] = dict.fromkeys(PLACED.names)
     row |= {"text": "", "subreddits": [], "detail": record.where}
     fields = record.fields
     if fields is None:
         return _rejected(row, Reason.BAD_RECORD, record.problem)
+    # The URL is first, since it also identifies a record that is rejected for its text.
     with suppress(BadURL):
         row["url"] = canonical_url(_string(fields, names["url"]) or "")
     text_field = names["text"]
@@ -59,7 +63,7 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
         return _rejected(row, Reason.BAD_RECORD, problem)
     if text is None or not text.strip():
         return _rejected(row, Reason.EMPTY_TEXT, None)
-    row["url_id"] = id_of(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
+    row["url_id"] = _id_of(row["url"], text)
     row["text"] = text
     row["title"] = _string(fields, names["title"])
     row["author"] = _string(fields, names["author"])
@@ -68,11 +72,15 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     return row
 
 
+def _id_of(url: str | None, text: str) -> int:
+    """Return the hash of a canonical URL, or of a text if there is no URL."""
+    if url:
+        return id_of(url)
+    return xxhash.xxh3_64_intdigest(text.encode())
+
+
 def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[str, Any]:
-    if row["url"]:
-        row["url_id"] = id_of(row["url"])
-    else:
-        row["url_id"] = xxhash.xxh3_64_intdigest(row["detail"].encode())
+    row["url_id"] = _id_of(row["url"], row["detail"])
     row["reason"] = str(reason)
     if problem:
         row["detail"] += f": {problem}"
@@ -80,16 +88,28 @@ def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[
 
 
 def _string(fields: Mapping[str, Any], name: str) -> str | None:
-    value = field_value(fields, name) if name else None
+    """Return a field's text; None for an empty text or another type."""
+    value = _value(fields, name)
     return value if isinstance(value, str) and value else None
 
 
 def _date(fields: Mapping[str, Any], name: str) -> str | None:
-    value = field_value(fields, name) if name else None
-    if isinstance(value, datetime.date):  # a datetime too
+    """Return a field's date as YYYY-MM-DD; None if it does not begin with a date."""
+    value = _value(fields, name)
+    # A datetime is also a date.
+    if isinstance(value, datetime.date):
         return value.isoformat()[:10]
-    match = _DATE.match(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    match = _DATE.match(value)
     return match[0] if match else None
+
+
+def _value(fields: Mapping[str, Any], name: str) -> Any:
+    """Return a field's value; None if no field is read."""
+    if not name:
+        return None
+    return field_value(fields, name)
 
 
 def _names_shown(fields: Mapping[str, Any]) -> str:
@@ -97,7 +117,9 @@ def _names_shown(fields: Mapping[str, Any]) -> str:
     if not names:
         return "none"
     shown = ", ".join(names[:_MAX_NAMES_SHOWN])
-    return f"{shown}, …" if len(names) > _MAX_NAMES_SHOWN else shown
+    if len(names) > _MAX_NAMES_SHOWN:
+        shown += ", …"
+    return shown
 
 
 def first_of_each_id(rows: Iterable[pa.Table], seen: np.ndarray) -> np.ndarray:
@@ -113,6 +135,7 @@ def first_of_each_id(rows: Iterable[pa.Table], seen: np.ndarray) -> np.ndarray:
         id_arrays.append(table["url_id"].to_numpy())
         is_document_arrays.append(table["reason"].is_null().to_numpy())
     ids = np.concatenate(id_arrays)
+    # Only documents compete for an id: a reject does not remove a document with the same id.
     documents = np.flatnonzero(np.concatenate(is_document_arrays))
     _, first_of_ids = np.unique(ids[documents], return_index=True)
     is_first = np.zeros(len(ids), bool)
@@ -125,9 +148,11 @@ def outcome(rows: pa.RecordBatch, is_first: np.ndarray) -> Outcome:
 
     `is_first` is the result of `first_of_each_id` for these rows.
     """
-    others = rows.filter(pa.array(~is_first))
+    rejected = rows.filter(pa.array(~is_first))
     # A row without a reason that is not the first of its id repeats it.
-    reason = pc.fill_null(others["reason"], str(Reason.REPEATED_ID))
-    rejects = [others["url_id"], others["url"], reason, others["detail"]]
-    kept = rows.filter(pa.array(is_first)).select(_DOCUMENTS.names).cast(_DOCUMENTS)
-    return Outcome(kept, pa.RecordBatch.from_arrays(rejects, schema=REJECTS))
+    reasons = pc.fill_null(rejected["reason"], str(Reason.REPEATED_ID))
+    columns = [rejected["url_id"], rejected["url"], reasons, rejected["detail"]]
+    rejects = pa.RecordBatch.from_arrays(columns, schema=REJECTS)
+    accepted = rows.filter(pa.array(is_first))
+    documents = accepted.select(_DOCUMENTS.names).cast(_DOCUMENTS)
+    return Outcome(documents, rejects)

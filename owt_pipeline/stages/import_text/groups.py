@@ -1,4 +1,7 @@
-"""The files of a run in groups. A group is one part: the unit of work, and of resuming."""
+"""The files of a run in groups.
+
+A group is one part, which is the unit of work and of resuming.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,17 @@ def write_groups(run: StageRun) -> None:
     groups: list[list[SourceFile]] = []
     size = 0
     for number, generation in enumerate(run.root.generations):
+        # Published shards keep their documents. Their files are not read again.
         if generation.first < run.plan.num_settled:
             continue
         for source in generation.sources:
             path = source["uri"]
-            kind = format_of(path) if run.options.format == "auto" else run.options.format
+            kind = run.options.format
+            if kind == "auto":
+                kind = format_of(path)
             size += source["bytes"]
-            if size > _MAX_GROUP_BYTES or not groups or not _fits(groups[-1], number):
+            has_room = bool(groups) and size <= _MAX_GROUP_BYTES and _fits(groups[-1], number)
+            if not has_room:
                 groups.append([])
                 size = source["bytes"]
             groups[-1].append(SourceFile(path, source["name"], kind, number))
@@ -48,6 +55,7 @@ def write_groups(run: StageRun) -> None:
 
 
 def _fits(group: Sequence[SourceFile], generation: int) -> bool:
+    """Return whether a group takes another file of a generation, apart from its size."""
     return group[0].generation == generation and len(group) < _MAX_GROUP_FILES
 
 

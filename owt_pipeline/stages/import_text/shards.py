@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.ledger.commit import ShardWriter
     from owt_pipeline.stages.import_text.options import Options
+    from schemas.manifest import Generation
 
 SEEN = pa.schema([pa.field("url_id", pa.uint64())])
 """An id that an earlier generation has."""
@@ -39,9 +40,9 @@ _MAX_BATCH_ROWS = 1024
 
 
 def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: send the records of a group of files to their shards.
+    """Send the records of a group of files to their shards, as step 1.
 
-    Parts after the groups are the published shards: these send their ids.
+    Parts after the groups are the published shards, which send their ids.
     """
     groups = read_groups(run)
     if group >= len(groups):
@@ -55,9 +56,10 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
     def send(rows: list[dict[str, Any]]) -> None:
         batch = pa.RecordBatch.from_pylist(rows, PLACED)
         ids = batch["url_id"].to_numpy()
-        shards = generation.first + (ids % np.uint64(generation.shards)).astype(np.int64)
-        writer.send(shards, batch)
+        writer.send(_shards_of_ids(ids, generation), batch)
+        # Arrow stores booleans as bits, which NumPy has to copy.
         is_document = batch["reason"].is_null().to_numpy(zero_copy_only=False)
+        # A later generation rejects a document with the id of an earlier one.
         _send_ids(run, number + 1, ids[is_document], writer)
         progress.advance(len(rows))
 
@@ -75,12 +77,17 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
 
 
 def _send_ids(run: StageRun, since: int, ids: np.ndarray, writer: ShardWriter) -> None:
-    """Send ids that a generation has to the shards of the generations from `since` on that are
-    made."""
+    """Send ids of an earlier generation to the pending shards of the generations from `since`."""
     for generation in run.root.generations[since:]:
-        if generation.first >= run.plan.num_settled:
-            shards = generation.first + (ids % np.uint64(generation.shards)).astype(np.int64)
-            writer.send(shards, pa.record_batch([pa.array(ids)], SEEN))
+        if generation.first < run.plan.num_settled:
+            continue
+        batch = pa.record_batch([pa.array(ids)], SEEN)
+        writer.send(_shards_of_ids(ids, generation), batch)
+
+
+def _shards_of_ids(ids: np.ndarray, generation: Generation) -> np.ndarray:
+    """Return the shard of each id in a generation, int64."""
+    return generation.first + (ids % np.uint64(generation.shards)).astype(np.int64)
 
 
 def _records(
@@ -95,7 +102,9 @@ def _records(
             # `a.b` is a column of that name, or field b of column a.
             columns |= {name, name.partition(".")[0]}
     for file in files:
-        names = names_of_plain_text if file.kind == "text" else names_by_options
+        names = names_by_options
+        if file.kind == "text":
+            names = names_of_plain_text
         records = read_records(
             file.path, file.name, file.kind, columns=columns, split_text=options.split_text
         )
@@ -104,7 +113,7 @@ def _records(
 
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 2: write one shard in the order of the files, keeping the first document of each id."""
+    """Write one shard with the first document of each id, in the order of the files, as step 2."""
     seen_ids = [np.zeros(0, np.uint64)]
     columns = []
     for table in read_slices(run.work, slices):

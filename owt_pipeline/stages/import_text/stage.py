@@ -17,7 +17,7 @@ from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
-# About 20,000 documents.
+# About 20,000 documents have this many bytes.
 _SHARD_BYTES = 64 << 20
 _MIN_SHARDS = 8
 _MAX_FILES_SHOWN = 5
@@ -53,7 +53,14 @@ def _warn_of_files(options: Options) -> None:
 
 def _shown(paths: Sequence[str]) -> str:
     shown = ", ".join(paths[:_MAX_FILES_SHOWN])
-    return f"{shown}, ..." if len(paths) > _MAX_FILES_SHOWN else shown
+    if len(paths) > _MAX_FILES_SHOWN:
+        shown += ", ..."
+    return shown
+
+
+def _parts_of_groups(run: StageRun) -> range:
+    """Return the parts of step 1: the groups of files, and then the published shards."""
+    return range(len(read_groups(run)) + run.plan.num_settled)
 
 
 class Import(Stage):
@@ -68,27 +75,26 @@ class Import(Stage):
     options = Options
     version = 7
     steps = (
-        Step(
-            place_group,
-            "records",
-            keys=lambda run: range(len(read_groups(run)) + run.plan.num_settled),
-        ),
+        Step(place_group, "records", keys=_parts_of_groups),
         Step(merge_shard),
     )
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
 
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """Return the files to import, and those that were imported before.
+        """Return the files to import, and the files that were imported before.
 
-        The latter need not be named again.
+        A file that was imported before need not be named again.
         """
         files, _ = _named_files(options)
         sources: list[dict[str, Any]] = []
         for path, name in files.items():
-            known = find_recorded(recorded, path, name)
-            sources.append({"kind": "file", **describe_file(path, name, known)})
+            earlier_source = find_recorded(recorded, path, name)
+            sources.append({"kind": "file", **describe_file(path, name, earlier_source)})
         names = {source["name"] for source in sources}
-        return sources + [dict(source) for source in recorded if source["name"] not in names]
+        for source in recorded:
+            if source["name"] not in names:
+                sources.append(dict(source))
+        return sources
 
     def shards_for(self, options: Options, sources: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of shards of a generation: about one for 20,000 documents."""
@@ -107,7 +113,7 @@ class Import(Stage):
         """Warn if no record is a document."""
         if not any(record.counts.left for record in records):
             logger.warning(
-                "import: no documents imported; %s says why (is --text_field right?)",
+                "import: no documents imported; %s lists the reasons (is --text_field right?)",
                 run.workdir.path("ledger/documents/rejects/"),
             )
         return Summary()
