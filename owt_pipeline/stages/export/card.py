@@ -1,12 +1,12 @@
 """Dataset cards in the format of the Hugging Face Hub, from one template.
 
-`card` makes the card of a run's corpus (`ledger/corpus/README.md`), `published_card` that of a
-dataset that `owt publish` sends.
+`card` describes a run's corpus (`ledger/corpus/README.md`). `published_card` describes a dataset
+that `owt publish` sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -21,6 +21,7 @@ from schemas.settings import to_toml
 LANGUAGE = "language_"
 """Prefix of the per-language document counts in `stats`."""
 
+# The Hub's size categories: a dataset has fewer documents than the number.
 _SIZES = (
     (1e3, "n<1K"),
     (1e4, "1K<n<10K"),
@@ -32,7 +33,7 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration of a dataset on the Hub: its name, and the files of each split."""
+    """A configuration of a dataset on the Hub, with the pattern of the files of each split."""
 
     name: str
     files: Mapping[str, str]
@@ -46,8 +47,9 @@ def card(
     data_bytes: int,
     num_shards: int,
 ) -> str:
-    """Return the card of a corpus as Markdown with a YAML header; the same corpus gives the same
-    card.
+    """Return the card of a corpus as Markdown with a YAML header.
+
+    The same corpus gives the same card.
 
     Args:
       upstream: manifests of the datasets before the corpus, in stage order.
@@ -59,7 +61,9 @@ def card(
     """
     provenance = Provenance.of(upstream)
     stages = list(upstream.values())
-    return _rendered(
+    funnel = {manifest.stage: manifest.counts for manifest in stages}
+    settings: dict[str, Any] = {manifest.stage: manifest.options for manifest in stages}
+    return _render(
         published=False,
         name=provenance.title,
         provenance=provenance,
@@ -72,9 +76,9 @@ def card(
         data_bytes=data_bytes,
         num_shards=num_shards,
         columns=DATASETS["corpus"].schema,
-        funnel={manifest.stage: manifest.counts for manifest in stages} | {"export": counts},
-        sources=[(manifest.stage, source) for manifest in stages for source in manifest.sources],
-        settings={manifest.stage: manifest.options for manifest in stages} | {"export": options},
+        funnel={**funnel, "export": counts},
+        sources=_sources_of(stages),
+        settings={**settings, "export": options},
         contact="",
         digest="",
     )
@@ -103,8 +107,10 @@ def published_card(
     """
     corpus = manifests["corpus"]
     stats = manifests["tokens"].stats
-    stages = [m for dataset, m in manifests.items() if dataset not in ("tokens", "report")]
-    return _rendered(
+    stages = [
+        manifest for dataset, manifest in manifests.items() if dataset not in ("tokens", "report")
+    ]
+    return _render(
         published=True,
         name=name,
         provenance=Provenance.of(manifests, link_sources),
@@ -121,18 +127,27 @@ def published_card(
         },
         columns=columns,
         funnel={manifest.stage: manifest.counts for manifest in stages},
-        sources=[(manifest.stage, source) for manifest in stages for source in manifest.sources],
+        sources=_sources_of(stages),
         settings={manifest.stage: manifest.options for manifest in manifests.values()},
         contact=contact,
         digest=corpus.digest,
     )
 
 
-def _rendered(
+def _sources_of(manifests: Iterable[Manifest]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each source with the name of the stage that read it."""
+    sources: list[tuple[str, Mapping[str, Any]]] = []
+    for manifest in manifests:
+        sources += [(manifest.stage, source) for source in manifest.sources]
+    return sources
+
+
+def _render(
     *, counts: Counts, stats: Mapping[str, int], settings: Mapping[str, Any], **values: Any
 ) -> str:
-    """Render the template, with what both cards derive from these values in the same way."""
-    from jinja2 import Environment, StrictUndefined  # a slow import
+    """Render the template, with the values that both cards derive in the same way."""
+    # Slow to import.
+    from jinja2 import Environment, StrictUndefined
 
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
@@ -142,18 +157,21 @@ def _rendered(
         "meaning": lambda reason: Reason.of(reason).description,
         "toml": lambda value: to_toml(_without_folder(value)),
     }
-    languages = [
-        (name.removeprefix(LANGUAGE), count)
-        for name, count in stats.items()
-        if name.startswith(LANGUAGE)
-    ]
+    languages: list[tuple[str, int]] = []
+    for name, count in stats.items():
+        if name.startswith(LANGUAGE):
+            languages.append((name.removeprefix(LANGUAGE), count))
+    reasons: set[str] = set()
+    for stage_counts in values["funnel"].values():
+        reasons.update(stage_counts.rejected)
     clean = settings.get("clean", {})
-    reasons = {reason for sums in values["funnel"].values() for reason in sums.rejected}
+    if clean:
+        settings = {**settings, "clean": _applied(clean)}
     template = (files("owt_pipeline.stages.export") / "card.md").read_text(encoding="utf-8")
     return environment.from_string(template).render(
         counts=counts,
         stats=stats,
-        settings={**settings, **({"clean": _applied(clean)} if clean else {})},
+        settings=settings,
         languages=sorted(languages, key=lambda item: (-item[1], item[0])),
         size=next((name for limit, name in _SIZES if counts.left < limit), "n>10M"),
         reasons=sorted(reasons),
@@ -164,11 +182,13 @@ def _rendered(
 
 def _applied(clean: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of clean without the thresholds of filters that are not chosen."""
-    return {
-        name: value
-        for name, value in clean.items()
-        if not isinstance(value, Mapping) or name in clean.get("filters", ())
-    }
+    chosen = clean.get("filters", ())
+    applied: dict[str, Any] = {}
+    for name, value in clean.items():
+        # A filter's thresholds are a table with the filter's name.
+        if not isinstance(value, Mapping) or name in chosen:
+            applied[name] = value
+    return applied
 
 
 def _description(column: pa.Field) -> str:
@@ -179,11 +199,14 @@ def _type(column: pa.Field) -> str:
     """Return a column's type as a card shows it: structs without their fields."""
     if pa.types.is_struct(column.type):
         return "struct"
-    return str(column.type).replace("item: ", "").replace(" not null", "").partition("<struct")[0]
+    name = str(column.type).replace("item: ", "").replace(" not null", "")
+    return name.partition("<struct")[0]
 
 
 def _without_folder(value: object) -> object:
-    """Paths reduced to file names, to keep local folders out of the card."""
+    """Return paths as file names, to keep local folders out of the card. URIs stay as they are."""
     if isinstance(value, (list, tuple)):
         return [_without_folder(item) for item in value]
-    return value.rpartition("/")[2] if isinstance(value, str) and "://" not in value else value
+    if isinstance(value, str) and "://" not in value:
+        return value.rpartition("/")[2]
+    return value
