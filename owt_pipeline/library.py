@@ -92,6 +92,7 @@ class Extractor:
         self.options = from_table(Options, options, "extract")
         self.isolated = isolated
         self.workers = workers or _num_cores()
+        # An unknown extractor is an error here, and not for the first page.
         try:
             load(self.options)
         except UserError as error:
@@ -329,8 +330,10 @@ def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:
             yield first, array
             first += len(array)
 
+    # The numbers of texts grow, so the arrays of a shard are adjacent.
     shards = itertools.groupby(numbered(), lambda pair: pair[0] // _ROWS_PER_SHARD)
     records = [_write_shard(workdir, shard, arrays) for shard, arrays in shards]
+    # Without texts, dedupe reads one empty shard.
     if not records:
         records = [_write_shard(workdir, 0, ())]
     generations = [Generation("import", 0, len(records))]
@@ -365,6 +368,7 @@ def _write_shard(
     path = RecordPath(workdir / ".records", shard)
     with ShardWriter(workdir, path, {"": schema}, dataset="clean") as writer:
         for first, array in texts:
+            # Arrow stores booleans as bits, which NumPy has to copy.
             is_text = array.is_valid().to_numpy(zero_copy_only=False)
             rows = np.flatnonzero(is_text)
             present_texts = array.take(pa.array(rows))

@@ -165,6 +165,7 @@ def open_tables(
         config: dict[str, Any] = {
             "temp_directory": folder,
             "memory_limit": memory,
+            # The order of insertion takes memory, and every query has an order of its own.
             "preserve_insertion_order": False,
             "threads": min(threads, _MAX_THREADS),
         }
