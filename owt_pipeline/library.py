@@ -247,17 +247,18 @@ def find_duplicates(
     from schemas.settings import from_table
 
     comparison = from_table(Comparison, options, "near_duplicates")
+    stage_options = Options(**vars(comparison))
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         workdir = Storage(folder)
         try:
             _write_all(workdir, texts)
             runtime = Runtime(workdir, workers or _num_cores())
-            make_here(STAGE, Options(**vars(comparison)), runtime)
+            make_here(STAGE, stage_options, runtime)
         except UserError as error:
             raise ValueError(str(error)) from error
         columns = ["url_id", "kept_url_id", "similarity", "rule"]
-        duplicates = DatasetReader.open(workdir, "duplicates").table(columns=columns)
-    duplicates = duplicates.sort_by("url_id")
+        reader = DatasetReader.open(workdir, "duplicates")
+        duplicates = reader.table(columns=columns).sort_by("url_id")
     # The id of a text is its number, see `_write_all`.
     kept_rows = duplicates["kept_url_id"].to_numpy().astype(np.int64)
     _, clusters = np.unique(kept_rows, return_inverse=True)
