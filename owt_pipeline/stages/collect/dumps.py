@@ -45,6 +45,7 @@ class Dump(SourceKind):
             tally.broken = reader.source.broken
 
     def find_end(self, tally: Tally) -> str | None:
+        """Return why the dump is incomplete: it is empty, or its last line is cut off."""
         if not tally.lines:
             return "the file has no lines"
         is_last_malformed = tally.last_malformed == tally.last_line

@@ -69,13 +69,15 @@ class SourceKind(abc.ABC):
         """Return whether a file that `option` names is of this kind, from its name."""
         return True
 
-    def find(self, options: Options, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    def find(
+        self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, str]:
         """Return the name in the ledger of each source that `option` names, by path or URI.
 
-        `known` are the recorded sources of this kind, by URI. They count even if their files are
+        `recorded_by_uri` has the recorded sources of this kind. They count even if their files are
         missing. Raises UserError for a pattern without a file.
         """
-        uris = expand_globs(getattr(options, self.option), "collect", known)
+        uris = expand_globs(getattr(options, self.option), "collect", recorded_by_uri)
         return {uri: uri.rpartition("/")[2] for uri in uris}
 
     def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class SourceKind(abc.ABC):
     def read(
         self, source: Source, uri: str, tally: Tally, allow_damaged: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches of schema SUBMISSIONS or BLOCKS, and set what the tally has of the file.
+        """Yield batches of schema SUBMISSIONS or BLOCKS, and tally how the file ends.
 
         Raises UserError for a file that cannot be read at all, or that is damaged, unless
         `allow_damaged`.

@@ -51,6 +51,9 @@ _LIKELY_URL_NAMES = (
 )
 """Names that other programs give to a column of URLs, the likeliest first."""
 
+# A column whose name has one of these words may have URLs too.
+_URL_WORD = re.compile("url|link|href|uri")
+
 _SOURCE = ("link_sources", "source")
 _COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
 """The columns that are read.
@@ -98,18 +101,23 @@ class LinkTable(SourceKind):
     bad_reasons = (Reason.BAD_LINE, Reason.BAD_URL)
     expected = "a URL"
 
-    def find(self, options: Options, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    def find(
+        self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, str]:
         """Return the name of each table, with the folders below the one that all have in common.
 
         A recorded table keeps its name. A new table whose name is taken is named by its path.
         """
-        tables, left_out = named_files(options.links, "collect", known=known)
+        tables, left_out = named_files(options.links, "collect", known=recorded_by_uri)
         if left_out:
             logger.warning(
                 "collect: files of folders left out, name them to read them: %s",
                 ", ".join(left_out[:_MAX_FILES_SHOWN]),
             )
-        recorded_names = {uri: str(known[uri]["name"]) for uri in tables if uri in known}
+        recorded_names: dict[str, str] = {}
+        for uri in tables:
+            if uri in recorded_by_uri:
+                recorded_names[uri] = str(recorded_by_uri[uri]["name"])
         taken = set(recorded_names.values())
         names: dict[str, str] = {}
         for uri, name in tables.items():
@@ -190,11 +198,12 @@ def advise_to_rename(names: Iterable[str]) -> str:
     """Return which column to rename, as advice for a table without a column `url`."""
     names = list(names)
     by_lower_name = {name.strip().lower(): name for name in names}
-    likely = [by_lower_name[name] for name in _LIKELY_URL_NAMES if name in by_lower_name]
-    words = ("url", "link", "href", "uri")
-    likely += [name for name in names if any(word in name.lower() for word in words)]
-    if likely:
-        return f"rename its column {likely[0]} to url"
+    for likely_name in _LIKELY_URL_NAMES:
+        if likely_name in by_lower_name:
+            return f"rename its column {by_lower_name[likely_name]} to url"
+    for name in names:
+        if _URL_WORD.search(name.lower()):
+            return f"rename its column {name} to url"
     return "rename the column that has the URLs to url"
 
 

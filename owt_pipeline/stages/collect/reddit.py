@@ -39,7 +39,9 @@ class Subreddit(Dump):
     bytes_per_shard = 1 << 30
     is_stored = True
 
-    def find(self, options: Options, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    def find(
+        self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, str]:
         names = {subreddit_name(name) for name in options.subreddits}
         return {name: f"r/{name}" for name in sorted(names)}
 

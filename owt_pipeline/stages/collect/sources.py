@@ -1,4 +1,4 @@
-"""The sources that a run's options name, by kind, and their rows.
+"""Lists the sources that a run's options name, and reads their rows.
 
 Dumps are read in blocks of lines, tables and WARC files in batches of URLs.
 """
@@ -40,23 +40,25 @@ def flags_by_kind() -> dict[str, str]:
 
 
 def list_sources(options: Options, recorded: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what identifies each source, by kind and name.
+    """Return the fields that identify each source, in the order of kinds and names.
 
     A file that is `recorded` keeps its name, and may be missing.
     """
-    sources = []
+    sources: list[dict[str, Any]] = []
     for kind in KINDS:
-        known = {source["uri"]: source for source in recorded if source["kind"] == kind.name}
-        for uri, name in kind.find(options, known).items():
+        recorded_by_uri = {
+            source["uri"]: source for source in recorded if source["kind"] == kind.name
+        }
+        for uri, name in kind.find(options, recorded_by_uri).items():
             if _kind_of(kind.option, name) is not kind:
                 continue
-            before = known.get(uri)
-            # What is stored when a run begins has no file that could be missing.
-            if before is not None and not kind.is_stored and is_gone(uri):
-                sources.append(dict(before))
+            # A source that is stored in the run has no file that could be missing.
+            if uri in recorded_by_uri and not kind.is_stored and is_gone(uri):
+                sources.append(dict(recorded_by_uri[uri]))
                 continue
-            before = find_recorded(known.values(), uri, name)
-            sources.append({"kind": kind.name, **kind.describe(uri, name, before)})
+            earlier_source = find_recorded(recorded_by_uri.values(), uri, name)
+            description = kind.describe(uri, name, earlier_source)
+            sources.append({"kind": kind.name, **description})
     return sources
 
 
@@ -88,7 +90,7 @@ def _kind_of(option: str, name: str) -> SourceKind:
 def read_source(
     source: Source, uri: str, tally: Tally, allow_damaged: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of schema SUBMISSIONS or BLOCKS; sets what the tally has of the file.
+    """Yield batches of schema SUBMISSIONS or BLOCKS, and tally how the file ends.
 
     Raises UserError for a dump in UTF-16, or for a damaged table unless `allow_damaged`.
     """
@@ -96,9 +98,12 @@ def read_source(
 
 
 def rows_of_batch(batch: pa.RecordBatch, source: Source, rules: Rules) -> pa.RecordBatch:
-    """Return the rows (of schema ROWS) of a batch of schema SUBMISSIONS, or BLOCKS with one
-    block."""
+    """Return the rows of a batch, of schema ROWS.
+
+    The batch is of schema SUBMISSIONS, or of schema BLOCKS with one block.
+    """
     if batch.schema.names == BLOCKS.names:
-        block = Block(batch["data"][0].as_py(), batch["first_line"][0].as_py())
-        batch = read_block(block, rules)
+        data = batch["data"][0].as_py()
+        first_line = batch["first_line"][0].as_py()
+        batch = read_block(Block(data, first_line), rules)
     return rows_of(batch, source.number, source.name, rules)

@@ -15,7 +15,7 @@ from owt_pipeline.storage.folder import open_source
 
 
 class Warc(SourceKind):
-    """A WARC file. A "line" of it is an HTML response that is not a redirect."""
+    """A WARC file. Its lines are the HTML responses that are not redirects."""
 
     name = "warc"
     option = "warcs"
@@ -31,6 +31,7 @@ class Warc(SourceKind):
 
 
 def _rows(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
+    """Yield the URL of each HTML response, and tally the broken records."""
     line = 0
     num_broken = 0
     first_broken = ""
@@ -45,4 +46,5 @@ def _rows(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
                 tally.broken = str(capture)
         elif capture.status not in (0, *REDIRECTS) and is_html(capture.content_type or ""):
             line += 1
-            yield {"line": line, "url": as_text(" ".join(capture.url.split()))}
+            url = " ".join(capture.url.split())
+            yield {"line": line, "url": as_text(url)}
