@@ -38,8 +38,9 @@ def main() -> int:
     if problem is not None:
         print(f"owt: error: {problem}", file=sys.stderr)
         return 1
-    # `python -m` adds the current folder, and `owt` does the same, so that both find the user's
-    # modules. It comes last, so that no file in it takes the place of a package.
+    # `python -m` adds the current folder. The command adds it too, so that the user's modules are
+    # found whichever way it is started. It comes last, so that no file in it takes the place of a
+    # package.
     if not {"", os.getcwd()}.intersection(sys.path):
         sys.path.append(os.getcwd())
     # This imports `schemas`, so it comes after the checks.

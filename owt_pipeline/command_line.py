@@ -234,7 +234,7 @@ def configure_output(arguments: argparse.Namespace) -> None:
             root.removeHandler(earlier_handler)
     root.addHandler(handler)
     # Libraries' warnings are not for the user: importing Beam is enough to log one, about clients
-    # that owt does not use.
+    # that we do not use.
     root.setLevel(logging.INFO if arguments.verbose else logging.ERROR)
     # The Hub's client has a level of its own, and announces each of its retries.
     logging.getLogger("huggingface_hub").setLevel(root.level)
