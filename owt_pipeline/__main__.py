@@ -25,7 +25,7 @@ PACKAGES_OF_COMMANDS = (
     "trafilatura",
     "yarl",
 )
-"""What the extra `pipeline` brings, by the names that are imported."""
+"""Import names of the packages in the extra `pipeline`."""
 
 
 def main() -> int:
@@ -38,23 +38,28 @@ def main() -> int:
     if problem is not None:
         print(f"owt: error: {problem}", file=sys.stderr)
         return 1
-    # As `python -m` does, so that a module of the user's is found whichever way owt is started.
-    # At the end: no file of the current folder takes the place of a package.
+    # `python -m` adds the current folder. The command adds it too, so that the user's modules are
+    # found whichever way it is started. It comes last, so that no file in it takes the place of a
+    # package.
     if not {"", os.getcwd()}.intersection(sys.path):
         sys.path.append(os.getcwd())
-    from owt_pipeline.cli import main as run  # which imports schemas
+    # This imports `schemas`, so it comes after the checks.
+    from owt_pipeline.cli import main as run
 
     return run()
 
 
 def _hidden_package() -> str | None:
     """Return what to do about another project's `schemas` or `trainer`; None if both are ours."""
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folder_of_owt = os.path.dirname(os.path.abspath(__file__))
+    expected_parent = os.path.dirname(folder_of_owt)
     for name, module in (("schemas", "settings.py"), ("trainer", "samplers.py")):
         spec = importlib.util.find_spec(name)
-        origin = spec.origin if spec is not None else None
-        folder = os.path.dirname(os.path.abspath(origin)) if origin else "nowhere"
-        if folder != os.path.join(ours, name) or not os.path.exists(os.path.join(folder, module)):
+        folder = "nowhere"
+        if spec is not None and spec.origin:
+            folder = os.path.dirname(os.path.abspath(spec.origin))
+        is_ours = folder == os.path.join(expected_parent, name)
+        if not is_ours or not os.path.exists(os.path.join(folder, module)):
             return (
                 f"the package {name} is another project's ({folder}), not owt-pipeline's: install "
                 "owt-pipeline in an environment of its own, and start it where no folder has that "
@@ -64,16 +69,18 @@ def _hidden_package() -> str | None:
 
 
 def _missing_packages() -> str | None:
-    """Return how to install what the commands need; None if nothing is missing.
+    """Return how to install the packages that the commands need; None if none is missing.
 
-    pip takes the installed owt-pipeline for this, so no index is asked for one.
+    pip finds owt-pipeline installed, so it downloads only the missing packages.
     """
     missing = [name for name in PACKAGES_OF_COMMANDS if importlib.util.find_spec(name) is None]
     if not missing:
         return None
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    names = ", ".join(missing[:3])
+    if len(missing) > 3:
+        names += f" and {len(missing) - 3} more"
     return (
-        f"only the library is installed; the commands also need {', '.join(missing[:3])}{more}: "
+        f"only the library is installed; the commands also need {names}: "
         "pip install 'owt-pipeline[pipeline]'"
     )
 

@@ -1,4 +1,4 @@
-"""`owt`: finds the command that the arguments name."""
+"""`owt`: find the command that the arguments name, and run it."""
 
 from __future__ import annotations
 
@@ -46,20 +46,23 @@ COMMANDS = {
         "find which records of your files repeat which, each case verified",
     ),
 }
-"""Each command: where `command_of` finds it, and what it is for."""
+"""The module of each command, and its line in the usage."""
 
 
 def command_of(name: str) -> Any:
-    """The Command of that name, or the function that is `owt run`: `main` of its module."""
-    return importlib.import_module(f"owt_pipeline.{COMMANDS[name][0]}").main
+    """Return `main` of a command's module: a `Command`, or a function that takes the arguments."""
+    module, _ = COMMANDS[name]
+    return importlib.import_module(f"owt_pipeline.{module}").main
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names; returns the exit code."""
-    return interruptible(lambda: _main(argv))  # also while the command is imported
+    # Importing a command takes a while, in which Ctrl-C ends it with one line, too.
+    return interruptible(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    """Print the usage or the version, or run the command."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_usage())
@@ -67,13 +70,14 @@ def _main(argv: Sequence[str] | None) -> int:
     if arguments[0] == "--version":
         print(f"owt {__version__}")
         return ExitCode.DONE
-    name, rest = arguments[0], arguments[1:]
+    name, *words = arguments
     if name in COMMANDS:
-        return int(command_of(name)(rest))
-    from owt_pipeline.pipeline import STAGES  # slow to import, so not by other commands
+        return int(command_of(name)(words))
+    # Slow to import, and not needed for a command.
+    from owt_pipeline.pipeline import STAGES
 
     if name in STAGES:
-        run, *flags = rest or ["RUN"]
+        run, *flags = words or ["RUN"]
         return complain(
             f"{name} is a stage: run {command('owt', 'run', run, '--until', name, *flags)}",
             ExitCode.USAGE,
@@ -82,15 +86,18 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _entry(name: str, text: str) -> str:
-    """Return a line of the usage, or several where the text is longer than 80 columns allow."""
+    """Return an entry of the usage, wrapped to 80 columns."""
     return textwrap.fill(
         text, 80, initial_indent=f"  {name:<18}", subsequent_indent=" " * 20, break_on_hyphens=False
     )
 
 
 def _usage() -> str:
-    commands = "\n".join(_entry(name, text) for name, (_, text) in COMMANDS.items())
-    codes = "\n".join(_entry(str(code.value), code.meaning) for code in ExitCode)
+    """Return the help of `owt`: its commands, stages and exit codes."""
+    command_entries = [_entry(name, text) for name, (_, text) in COMMANDS.items()]
+    code_entries = [_entry(str(code.value), code.meaning) for code in ExitCode]
+    commands = "\n".join(command_entries)
+    codes = "\n".join(code_entries)
     return f"""\
 usage: owt COMMAND [--help] ...
 

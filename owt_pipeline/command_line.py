@@ -1,4 +1,4 @@
-"""What all commands of `owt` share: the parser, logging, errors as one line, and a clean end.
+"""The parser of all commands of `owt`, their logging, their errors as one line, and a clean end.
 
 Results go to stdout, everything else to stderr. On a terminal, progress is one live line;
 elsewhere, a line with the time every minute.
@@ -50,10 +50,10 @@ class CommandParser(schemas.command_line.CommandParser):
         for action in self._get_positional_actions():
             action.nargs = argparse.SUPPRESS
             action.default = argparse.SUPPRESS
-        namespace, rest = self.parse_known_args(argv)
+        namespace, other_words = self.parse_known_args(argv)
         files: list[str] = []
         flags: list[str] = []
-        for word in rest:
+        for word in other_words:
             if word == "--":
                 continue
             follows_flag = bool(flags) and flags[-1].startswith("-") and "=" not in flags[-1]
@@ -73,24 +73,29 @@ def interruptible(command: Callable[[], int]) -> int:
     """
     if threading.current_thread() is not threading.main_thread():
         return command()
-    before = signal.signal(signal.SIGTERM, _terminate)
+    earlier_handler = signal.signal(signal.SIGTERM, _terminate)
     try:
         return command()
     except KeyboardInterrupt as error:
+        # A second signal changes nothing from here on.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        code = ExitCode.TERMINATED if isinstance(error, _Terminated) else ExitCode.INTERRUPTED
+        code = ExitCode.INTERRUPTED
+        if isinstance(error, _Terminated):
+            code = ExitCode.TERMINATED
         complain(f"{code.name.lower()}; run the same command again to continue")
         sys.stderr.flush()
-        os._exit(code)  # which joins no thread
+        # sys.exit() would join the threads.
+        os._exit(code)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, earlier_handler)
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
     """Return the `type` of a flag that takes a whole number of at least `minimum`."""
 
     def convert(text: str) -> int:
+        """Return the number; raise ArgumentTypeError for other text."""
         if not text.removeprefix("-").isdecimal() or int(text) < minimum:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not a whole number of at least {minimum}"
@@ -115,12 +120,11 @@ class Command:
     work: Callable[[argparse.Namespace], int]
 
     def parser(self) -> CommandParser:
-        text, example, examples = inspect.cleandoc(self.flags.__doc__ or "").partition(
-            "\n\nexample"
-        )
-        parser = CommandParser(
-            prog=self.name, description=text, epilog=f"{example.strip()}{examples}"
-        )
+        """Return the parser of the command's arguments."""
+        help_text = inspect.cleandoc(self.flags.__doc__ or "")
+        description, example, examples = help_text.partition("\n\nexample")
+        epilog = f"{example.strip()}{examples}"
+        parser = CommandParser(prog=self.name, description=description, epilog=epilog)
         self.flags(parser)
         return parser
 
@@ -134,7 +138,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
     from owt_pipeline.engine.workers import WorkerError
 
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
-    # Until `configure_output`, for which not every command has the flags.
+    # `configure_output` may change this. Not every command has its flags.
     logger.setLevel(logging.WARNING)
     try:
         code = interruptible(command)
@@ -159,7 +163,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """Return the lines of a table; columns in `left` are aligned left, the others right."""
+    """Return the lines of a table. The columns in `left` are aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -189,6 +193,7 @@ class _Terminated(KeyboardInterrupt):
 
 
 def _terminate(*_: object) -> NoReturn:
+    """Handle SIGTERM."""
     raise _Terminated
 
 
@@ -208,31 +213,36 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_output(arguments: argparse.Namespace) -> None:
-    """Set up logging and progress as the flags of `add_output_flags` say."""
+    """Set up logging and progress by the flags of `add_output_flags`."""
     handler = _Handler()
-    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    if live:
+    is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if is_live:
         handler.setFormatter(logging.Formatter(f"{progress.ERASE}%(message)s"))
     elif not sys.stderr.isatty():
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    if arguments.quiet:
+        level = logging.WARNING
+    elif arguments.verbose:
+        level = logging.DEBUG
+    else:
+        level = logging.INFO
+    logger.setLevel(level)
+
     root = logging.getLogger()
-    root.handlers[:] = [
-        *(h for h in root.handlers if type(h) not in (logging.StreamHandler, _Handler)),
-        handler,
-    ]
-    # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not
-    # use.
+    for earlier_handler in list(root.handlers):
+        if type(earlier_handler) in (logging.StreamHandler, _Handler):
+            root.removeHandler(earlier_handler)
+    root.addHandler(handler)
+    # Libraries' warnings are not for the user: importing Beam is enough to log one, about clients
+    # that we do not use.
     root.setLevel(logging.INFO if arguments.verbose else logging.ERROR)
     # The Hub's client has a level of its own, and announces each of its retries.
     logging.getLogger("huggingface_hub").setLevel(root.level)
-    logger.setLevel(
-        logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
-    )
-    progress.configure(quiet=arguments.quiet, live=live)
+    progress.configure(quiet=arguments.quiet, live=is_live)
 
 
 def complain(message: str, code: int = ExitCode.ERROR) -> int:
-    """Print an error as a line; returns the exit code."""
+    """Print an error as a line; return the exit code."""
     print(f"owt: error: {message}", file=sys.stderr)
     return code
 
@@ -242,6 +252,7 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
 
     @property
     def stream(self) -> TextIO:
+        """Return the current sys.stderr."""
         return sys.stderr
 
     @stream.setter
@@ -253,4 +264,6 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
         Runners log a traceback for a user's mistake, too. `--verbose` shows it completely.
         """
         text = super().format(record)
-        return text if logger.isEnabledFor(logging.DEBUG) else without_traceback(text)
+        if logger.isEnabledFor(logging.DEBUG):
+            return text
+        return without_traceback(text)

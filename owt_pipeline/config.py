@@ -1,4 +1,8 @@
-"""Settings of a run: a TOML file with a table per stage, flags that override it, Beam's flags."""
+"""Read the settings of a run, and write flags into them.
+
+A settings file is TOML with a table per stage, and the tables [run] and [beam]. Flags of the
+command line override it.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +42,17 @@ SETTINGS = "settings.toml"
 """The settings of a run, in its folder."""
 
 ONCE = ("retry_failed", "refetch")
-"""Options that are requested of one run: they are never kept in the settings."""
+"""Options for a single run, which are never written into the settings."""
 
 ADDED = ("dumps", "links", "warcs", "subreddits", "pages_from")
-"""Options whose values a run with `--add` appends to those of the settings."""
+"""Options whose values a run with `--add` appends to the values in the settings."""
 
 
 def settings_of(run: Storage) -> str | None:
     """Return the path of a run's own settings; None if it has none."""
-    return run.path(SETTINGS) if run.exists(SETTINGS) else None
+    if not run.exists(SETTINGS):
+        return None
+    return run.path(SETTINGS)
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
@@ -88,10 +94,13 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
 def stage_options(
     stage: Stage, config: str | None, tables: Mapping[str, Any], flags: Mapping[str, Any]
 ) -> Any:
-    """Return a stage's options: its table, overridden by the given flags; raises UsageError."""
-    where = f"{config} [{stage.name}]" if config else stage.name
+    """Return the options of a stage's table, overridden by flags.
+
+    Raises UsageError for an unknown or invalid option.
+    """
+    source = f"{config} [{stage.name}]" if config else stage.name
     try:
-        return from_table(stage.options, tables.get(stage.name, {}), where, flags)
+        return from_table(stage.options, tables.get(stage.name, {}), source, flags)
     except SettingsError as error:
         raise UsageError(str(error)) from error
 
@@ -102,20 +111,22 @@ def options_of(
     tables: Mapping[str, Any],
     flags: Mapping[str, Mapping[str, Any]],
 ) -> list[Any]:
-    """Return the options of a run's stages: their tables, overridden by flags by stage.
+    """Return the options of a run's stages: their tables, overridden by the flags of each stage.
 
-    Pages come from the WARC files whose addresses are collected, if nothing else is named. The web
-    is asked for what is not in them only if there are other links. Raises UsageError.
+    If `collect` reads the addresses in WARC files, `fetch` takes the pages from these files by
+    default. Other pages are fetched from the web only if there are other links. Raises UsageError.
     """
     options = {
         stage.name: stage_options(stage, config, tables, flags.get(stage.name, {}))
         for stage in stages
     }
-    collect, fetch = options["collect"], options["fetch"]
-    is_from_warcs = collect.warcs and not fetch.pages_from
-    if is_from_warcs and (not fetch.sources or "archive" in fetch.sources):
-        has_other_links = collect.dumps or collect.links or collect.subreddits
-        sources = ("archive", "live") if has_other_links else ("archive",)
+    collect = options["collect"]
+    fetch = options["fetch"]
+    may_read_archives = not fetch.sources or "archive" in fetch.sources
+    if collect.warcs and not fetch.pages_from and may_read_archives:
+        sources: tuple[str, ...] = ("archive",)
+        if collect.dumps or collect.links or collect.subreddits:
+            sources = ("archive", "live")
         options["fetch"] = dataclasses.replace(
             fetch, pages_from=collect.warcs, sources=fetch.sources or sources
         )
@@ -123,22 +134,24 @@ def options_of(
 
 
 def added(tables: Mapping[str, Any], stage: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags of a stage with `--add`: new sources follow those of the settings."""
+    """Return the flags of a stage with `--add`: new sources follow the sources in the settings."""
     table = tables.get(stage, {})
     combined = dict(flags)
     for flag in ADDED:
         if flag in flags:
-            combined[flag] = tuple(dict.fromkeys([*table.get(flag, ()), *flags[flag]]))
+            sources = [*table.get(flag, ()), *flags[flag]]
+            # A source that is named again stays in its place, once.
+            combined[flag] = tuple(dict.fromkeys(sources))
     return combined
 
 
-def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a settings file with the values `given`, by table and option; comments stay.
+def with_values(text: str, values_by_table: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a settings file with values set, by table and option. Comments stay.
 
     A value takes the place of the line on which `owt init` has commented its option out.
     """
     document = tomlkit.parse(text)
-    for name, values in given.items():
+    for name, values in values_by_table.items():
         if values and name not in document:
             if document.body:
                 document.add(tomlkit.nl())
@@ -147,8 +160,8 @@ def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
             table = document[name]
             if option in table:
                 table[option] = _as_toml(value)
-                # The comment next to it is about the old value. `table[option]` of a boolean is a
-                # plain bool, so the item is taken from the container.
+                # The comment next to an option is about its old value, so it is removed.
+                # `table[option]` of a boolean is a plain bool, so the container gives the item.
                 item = table.value.item(option)
                 item.trivia.comment = ""
                 item.trivia.comment_ws = ""
@@ -158,7 +171,10 @@ def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _with_option(table: Any, option: str, value: Any) -> Any:
-    """Return a table of tomlkit's with an option more, in the place of its commented line."""
+    """Return a tomlkit table with one more option, in the place of its commented line.
+
+    Without such a line, the option comes first.
+    """
     if isinstance(table, tomlkit.items.InlineTable):
         table.append(option, _as_toml(value))
         return table
@@ -187,8 +203,11 @@ def _as_toml(value: Any) -> Any:
     return tomlkit.item("" if value is None else value)
 
 
-def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
-    """Return Beam's flags: those of the table `[beam]`, then those of the command line."""
+def beam_flags(tables: Mapping[str, Any], command_line: list[str]) -> tuple[str, ...]:
+    """Return Beam's flags of the table `[beam]`, and after them the flags of the command line.
+
+    True is a flag without a value. False leaves the flag out. A list repeats the flag.
+    """
     flags = []
     for key, value in tables.get("beam", {}).items():
         items = value if isinstance(value, list) else [value]
@@ -197,24 +216,25 @@ def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
                 flags.append(f"--{key}")
             elif item is not False:
                 flags.append(f"--{key}={item}")
-    return (*flags, *rest)
+    return (*flags, *command_line)
 
 
-def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> int:
-    """Return the number of local processes: that of the flag, else that of the table [run].
+def workers_of(tables: Mapping[str, Any], flag: int | None, default: int) -> int:
+    """Return the number of local processes: by the flag, else the table [run], else the default.
 
-    Raises UsageError for a table with anything but a number of at least 1.
+    Raises UsageError for a number that is not a whole number of at least 1.
     """
     workers = tables.get("run", {}).get("workers", default)
-    if given is not None:
-        workers = given
+    if flag is not None:
+        workers = flag
+    # isinstance() would take `workers = true` for 1.
     if type(workers) is not int or workers < 1:
         raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
     return workers
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """Add the run's folder and its settings file, as arguments for the help."""
+    """Add the arguments RUN and SETTINGS.toml, which are shown in the help."""
     parser.add_argument(
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )

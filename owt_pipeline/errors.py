@@ -1,4 +1,4 @@
-"""Errors that a user can do something about; the command line prints them without a traceback."""
+"""Errors that a user can fix. The command line prints them as one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.settings import ExitCode
 
 
 class UserError(Exception):
-    """Something a user can fix: the message names it, what was expected, and what to do."""
+    """A problem that a user can fix: its message names the problem and the remedy."""
 
     exit_code = ExitCode.ERROR
 
@@ -22,7 +22,7 @@ class UsageError(UserError):
 
 
 class NotFound(UserError):
-    """What the user asked for does not exist; nothing is wrong."""
+    """The thing that a command looks up does not exist; nothing is wrong."""
 
     exit_code = ExitCode.NOT_FOUND
 
@@ -34,7 +34,7 @@ class JobRuns(UserError):
 
 
 class RunSuperseded(UserError):
-    """Another run has taken this one's place in the run's folder."""
+    """Another run has taken over the run's folder."""
 
 
 class WorkerError(RuntimeError):
@@ -52,18 +52,20 @@ def command(*words: object) -> str:
 
 
 def without_traceback(text: str) -> str:
-    """Return `text` with the last line of a traceback, which is the error, in its place."""
-    before, is_found, traceback = text.partition("Traceback (most recent call last)")
-    if not is_found:
+    """Return `text` with a traceback replaced by its last line, which is the error."""
+    message, is_present, traceback = text.partition("Traceback (most recent call last)")
+    if not is_present:
         return text
-    error = traceback.rstrip().rpartition("\n")[2]
-    return before + error
+    _, _, error = traceback.rstrip().rpartition("\n")
+    return message + error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory was used up: Python's, NumPy's, Arrow's or DuckDB's."""
+    """Return whether Python, NumPy, Arrow or DuckDB found no more memory."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
+    # DuckDB's OutOfMemoryException is not a MemoryError. It is matched by its name, since the
+    # library works without DuckDB.
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException"
 
 
@@ -77,30 +79,34 @@ def explain_os_error(error: OSError) -> str:
     """Return one line for an operating-system error: what failed, on which file, what to do."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
-    where = f" {error.filename}" if error.filename else ""
+    file = ""
+    if error.filename:
+        file = f" {error.filename}"
+    target = file or " a shard"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        problem = "the disk is full" if error.errno == errno.ENOSPC else "the quota is used up"
-        return (
-            f"{problem}, writing{where or ' a shard'}: free some space and run the same "
-            f"command again"
-        )
+        problem = "the disk is full"
+        if error.errno == errno.EDQUOT:
+            problem = "the quota is used up"
+        return f"{problem}, writing{target}: free some space and run the same command again"
     if error.errno == errno.EROFS:
-        return f"the disk is read-only, writing{where or ' a shard'}: mount it so that it is not"
+        return f"the disk is read-only, writing{target}: mount it so that it is not"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"no permission to open{where}: check its owner and mode"
+        return f"no permission to open{file}: check its owner and mode"
     if error.errno == errno.ENOENT:
-        return f"no such file or folder:{where}"
+        return f"no such file or folder:{file}"
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return (
             f"{_file_within(error.filename)} is a file, where a folder is needed: name another path"
         )
     if error.errno == errno.EMFILE:
         return "too many open files: raise the limit (ulimit -n) and run the same command again"
-    return f"{error.strerror or error}{where and ':'}{where}"
+    if not file:
+        return error.strerror or str(error)
+    return f"{error.strerror or error}:{file}"
 
 
 def _file_within(path: object) -> object:
-    """Return the file that a path goes through as if it were a folder; the path if none is."""
+    """Return the file that a path treats as a folder; the path itself if there is none."""
     if not isinstance(path, (str, bytes)):
         return path or "what the path names"
     part = os.fsdecode(path)

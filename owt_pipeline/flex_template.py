@@ -13,26 +13,28 @@ import shlex
 from collections.abc import Sequence
 
 
-def arguments(given: Sequence[str]) -> list[str]:
-    """Return the arguments of `owt run` for the launcher's; what is not a parameter of the
-    template is a flag of Beam."""
-    words: dict[str, str] = {}
+def arguments(parameters: Sequence[str]) -> list[str]:
+    """Return the arguments of `owt run` for the launcher's parameters.
+
+    A parameter that is not the template's is a flag of Beam.
+    """
+    value_by_name: dict[str, str] = {}
     flags: list[str] = []
-    for argument in given:
-        name, _, value = argument.removeprefix("--").partition("=")
+    for parameter in parameters:
+        name, _, value = parameter.removeprefix("--").partition("=")
         if name in ("run", "settings"):
-            words[name] = value
+            value_by_name[name] = value
         elif name == "beam_flags":
             flags += shlex.split(value)
         else:
-            flags.append(argument)
-    # A parameter that is left empty is not given.
-    named = [words[name] for name in ("run", "settings") if words.get(name)]
-    return [*named, *flags]
+            flags.append(parameter)
+    # An empty parameter counts as missing.
+    places = [value_by_name[name] for name in ("run", "settings") if value_by_name.get(name)]
+    return [*places, *flags]
 
 
-def main(given: Sequence[str]) -> int:
-    """Write the job of a run to `--template_location`; returns the exit code."""
+def main(parameters: Sequence[str]) -> int:
+    """Write the job of a run to `--template_location`; return the exit code."""
     from owt_pipeline.commands.run import main as run
 
-    return run(arguments(given))
+    return run(arguments(parameters))

@@ -57,17 +57,20 @@ LAST = REPORT.name
 
 
 def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[Handle]:
-    """Add the run's stages to a pipeline, as one linear chain; returns the handle of the last
-    dataset.
+    """Add the run's stages to a pipeline, as one linear chain.
+
+    Returns the handle of the last dataset.
 
     Nothing is written before the pipeline runs. Then the first transform takes the lock of the
     run's folder, and the last one sweeps the folder and releases it.
     """
-    from owt_pipeline.engine import graph  # imports Beam, which a finished run does not need
+    # This imports Beam, which a finished run does not need.
+    from owt_pipeline.engine import graph
 
     run = run.on(pipeline.runner)
-    # Where text was imported, the chain begins after the stages whose place `owt import` took.
-    stages = without_imported(run.stages, run.runtime.workdir, read_root(run.runtime.workdir)[0])
+    # In a run of imported text, the chain begins after the stages that `owt import` replaces.
+    root, _ = read_root(run.runtime.workdir)
+    stages = without_imported(run.stages, run.runtime.workdir, root)
     return graph.build(pipeline, stages, run.runtime)
 
 
@@ -92,15 +95,20 @@ class Run:
         workers: int | None = None,
         until: str = LAST,
     ) -> Run:
-        """The run in the folder `run`, up to and including the stage `until`, by a settings
-        file: by default the folder's own `settings.toml`, which `owt init` writes.
+        """Return the run in the folder `run`, up to and including the stage `until`.
 
-        `workers` overrides the file's. Without any, one process works. Raises UserError for invalid
-        settings.
+        Args:
+          run: the folder, a local path or a URI.
+          settings: path of the settings file; by default the folder's own `settings.toml`, which
+            `owt init` writes.
+          workers: number of processes; by default the number in the settings, or 1.
+          until: name of the last stage.
+
+        Raises UserError for invalid settings.
         """
         settings = settings or Storage(run).path(config.SETTINGS)
         tables = config.read_config(settings)
-        # Of all stages: a mistake in any is reported before the first runs.
+        # Options of all stages are read, so that a mistake is reported before the first stage runs.
         options = config.options_of(_CHAIN, settings, tables, {})
         stages = list(zip(_CHAIN, options, strict=True))
         num_chosen = list(STAGES).index(until) + 1
@@ -110,8 +118,10 @@ class Run:
         return cls(stages[:num_chosen], runtime)
 
     def on(self, runner: Any) -> Run:
-        """This run for a given runner: only the local runner uses this process's pool of
-        workers."""
+        """Return this run for a runner of Beam.
+
+        Only the local runner uses this process's pool of workers.
+        """
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
         runtime = replace(self.runtime, run=uuid4().hex)

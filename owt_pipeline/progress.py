@@ -1,7 +1,7 @@
 """Progress of the step at work: a bar of tqdm's on a terminal or in a notebook, else log lines.
 
-Worker processes report to the process that started them, which shows their progress. Those of a
-distributed runner show none.
+Worker processes report to the process that started them, which shows their progress. The workers of
+a distributed runner show none.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LIVE_INTERVAL_SECONDS = 0.1
 _MAX_REASONS = 3
 
 ERASE = "\r\x1b[K"
-"""Removes the terminal's current line: what is logged takes the place of the bar, which is drawn
-anew below."""
+"""Removes the terminal's current line. A log line takes the place of the bar, which is drawn again
+below it."""
 
 _BAR = "{desc}: {percentage:.0f}%|{bar}| {text}"
 _LINE = "{desc}: {text}"
@@ -43,7 +43,7 @@ class Advance:
 
 
 class Step:
-    """The progress of one step, and its bar; None if progress is not shown."""
+    """The progress of one step, and its bar if progress is shown."""
 
     def __init__(self, name: str, shards: int, rows: int | None, unit: str) -> None:
         self.name = name
@@ -53,22 +53,26 @@ class Step:
         self.shards_done = 0
         self.rows_done = 0
         self.rejected: Counter[str] = Counter()
-        # Without a number of rows, the bar is one of shards.
-        total = self.rows or shards
-        self._bar = None if _mode == "quiet" else _bar_class(_mode)(self, total)
+        self._bar: Any = None
+        if _mode != "quiet":
+            # The bar counts rows, or shards if the number of rows is unknown.
+            self._bar = _bar_class(_mode)(self, total=rows or shards)
 
     def advance(self, rows: int, rejected: Mapping[str, int]) -> None:
         """Count rows, and those of them that are rejected, by reason."""
         self.rows_done += rows
         self.rejected.update(rejected)
-        if self._bar is not None:
-            self._bar.update(rows if self.rows else 0)
+        self._update_bar(rows=rows)
 
     def finish_shard(self) -> None:
         """Count one more finished shard."""
         self.shards_done += 1
+        self._update_bar(shards=1)
+
+    def _update_bar(self, *, rows: int = 0, shards: int = 0) -> None:
+        """Advance the bar by `rows`, or by `shards` if it counts shards; redraw its text."""
         if self._bar is not None:
-            self._bar.update(0 if self.rows else 1)
+            self._bar.update(rows if self.rows else shards)
 
     def describe(self, rate: float, seconds_left: float | None) -> str:
         """Return the text of the bar; `rate` is rows or shards per second."""
@@ -90,12 +94,13 @@ class Step:
 
 def clock(seconds: float) -> str:
     """Return a time as h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
+    minutes, seconds_of_minute = divmod(round(seconds), 60)
+    hours, minutes_of_hour = divmod(minutes, 60)
+    return f"{hours}:{minutes_of_hour:02}:{seconds_of_minute:02}"
 
 
-@functools.cache  # on demand: the import of tqdm takes as long as `owt --version`
+# tqdm is imported only for the first bar: the import takes as long as `owt --version`.
+@functools.cache
 def _bar_class(mode: str) -> Any:
     """Return the bar for `live` progress, or the one that writes a `log`."""
     with warnings.catch_warnings():
@@ -104,7 +109,7 @@ def _bar_class(mode: str) -> Any:
         from tqdm.auto import tqdm
         from tqdm.std import tqdm as plain_tqdm
 
-    # Its own lock is one of processes, which would start a process to track it.
+    # tqdm's own lock is shared by processes, and would start a process to track it.
     plain_tqdm.set_lock(threading.RLock())
     is_live = mode == "live"
 
@@ -115,27 +120,37 @@ def _bar_class(mode: str) -> Any:
 
         def __init__(self, step: Step, total: int) -> None:
             self._step = step
-            interval = _LIVE_INTERVAL_SECONDS if is_live else LOG_INTERVAL_SECONDS
+            if is_live:
+                bar_format = _BAR
+                interval = _LIVE_INTERVAL_SECONDS
+                delay = 0.0
+            else:
+                bar_format = _LINE
+                interval = LOG_INTERVAL_SECONDS
+                # A step that is shorter than this has no line.
+                delay = interval
             super().__init__(
                 total=total,
                 desc=_numbered(step.name),
                 leave=False,
                 file=sys.stderr,
                 dynamic_ncols=is_live,
-                bar_format=_BAR if is_live else _LINE,
-                # Also without new rows: a line shows that the run is alive.
+                bar_format=bar_format,
+                # A line is written even without new rows, to show that the run is alive.
                 miniters=0,
                 mininterval=interval,
-                delay=0 if is_live else interval,
+                delay=delay,
             )
 
         @property
         def format_dict(self) -> dict[str, Any]:
+            """Return the values for the bar's format, with the step's description as `text`."""
             values = super().format_dict
             rate = values["rate"] or self.n / max(values["elapsed"], 1e-9)
-            left = (self.total - self.n) / rate if rate else None
-            text = self._step.describe(rate, left if self.n < self.total else None)
-            return {**values, "text": text}
+            seconds_left = None
+            if rate and self.n < self.total:
+                seconds_left = (self.total - self.n) / rate
+            return {**values, "text": self._step.describe(rate, seconds_left)}
 
         if not is_live:
 
@@ -148,7 +163,8 @@ def _bar_class(mode: str) -> Any:
 
 
 _stages: Sequence[str] = ()
-_current: Step | None = None  # the runner calls `advance` from deep within; one step runs at a time
+# One step runs at a time. Functions deep in a stage call `advance`, so it is not passed to them.
+_current: Step | None = None
 _mode = "log"
 _report: Callable[[Advance], None] | None = None
 _lock = threading.Lock()
@@ -157,11 +173,16 @@ _lock = threading.Lock()
 def configure(*, quiet: bool, live: bool) -> None:
     """Show no progress, a bar, or a log line every LOG_INTERVAL_SECONDS."""
     global _mode
-    _mode = "quiet" if quiet else "live" if live or _is_notebook() else "log"
+    if quiet:
+        _mode = "quiet"
+    elif live or _is_notebook():
+        _mode = "live"
+    else:
+        _mode = "log"
 
 
 def _is_notebook() -> bool:
-    """Return whether this is a notebook, whose output is no terminal but shows bars."""
+    """Return whether this is a notebook, which shows bars although it is not a terminal."""
     return "ipykernel" in sys.modules
 
 

@@ -71,8 +71,10 @@ class GopherQuality(Filter):
 
 @dataclass(frozen=True)
 class C4(Filter):
-    """C4's rules on pages: Raffel et al., JMLR 2020, section 2.2. Those on lines have no
-    thresholds here."""
+    """C4's rules on pages: Raffel et al., JMLR 2020, section 2.2.
+
+    C4's rules on lines have no thresholds here.
+    """
 
     max_lorem_ipsum: int = option(0, 'lines with "lorem ipsum"')
     max_curly_brackets: int = option(0, "lines with a curly bracket")
@@ -95,12 +97,13 @@ class FineWeb(Filter):
 
 @dataclass(frozen=True)
 class Lines(Filter):
-    """FineWeb's rules on lines, section 3.6, without the one on repeated lines.
+    """FineWeb's rules on lines, section 3.6, without the rule on repeated lines.
 
-    They find lists and shop pages. Of 181 good pages read by eye they reject 8, and all four rules
-    24: 16 break only the rule on repeated lines (docs/benchmarks/tried.md).
+    They find lists and shop pages. Of 181 good pages read by eye, they reject 8. All four rules
+    reject 24: 16 of these break only the rule on repeated lines (docs/benchmarks/tried.md).
     """
 
+    # The signals are FineWeb's, so a text is measured once for both filters.
     measured_by = "fineweb"
 
     min_punctuated_lines: float = option(0.12, "share of lines that end a sentence")

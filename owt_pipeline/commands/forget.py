@@ -98,13 +98,13 @@ def _forget(arguments: argparse.Namespace) -> int:
     readers = readers_of(workdir)
     run = uuid.uuid4().hex
     with hold(workdir, run):
-        before = read_takedowns(workdir, read_root(workdir)[0])
+        listed = read_takedowns(workdir, read_root(workdir)[0])
         request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
         if not request.ids and not request.domains:
             raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
-        resolved = resolve(request, before, workdir, readers, arguments.workers)
+        resolved = resolve(request, listed, workdir, readers, arguments.workers)
         if not arguments.dry_run:
-            _record(workdir, run, before, resolved)
+            _record(workdir, run, listed, resolved)
     _warn_of(resolved, workdir)
     say: Callable[[str], object] = (lambda _: None) if arguments.quiet else print
     verb = "would leave" if arguments.dry_run else "leave"
@@ -119,7 +119,10 @@ def _forget(arguments: argparse.Namespace) -> int:
     for result in run_stages(recorded_stages(REMADE, workdir), runtime):
         finished = " (finished)" if result.seconds is None else ""
         say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
-    with_text = [f"{name}/" for name in _WITH_TEXT if name in readers and not readers[name].gone]
+    with_text = []
+    for name in _WITH_TEXT:
+        if name in readers and not readers[name].gone:
+            with_text.append(f"{name}/")
     if with_text:
         say(
             f"{', '.join(with_text)} still hold what was collected: see `owt forget --help`. Once "
@@ -128,17 +131,17 @@ def _forget(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _record(workdir: Storage, run: str, before: Takedowns, resolved: Resolved) -> None:
+def _record(workdir: Storage, run: str, listed: Takedowns, resolved: Resolved) -> None:
     """Add the resolved takedowns to the run's list."""
-    after = with_resolution(workdir, before, resolved)
-    if after != before:
-        path = write_takedowns(workdir, after)
+    extended = with_resolution(workdir, listed, resolved)
+    if extended != listed:
+        path = write_takedowns(workdir, extended)
         change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run)
     logger.info("%s has the list: %s goes on with it, too", workdir, command("owt", "run", workdir))
 
 
 def _warn_of(resolved: Resolved, workdir: Storage) -> None:
-    """Log what a list of takedowns does not reach."""
+    """Log the entries without a document, and the copies that stay or cannot be recognised."""
     if resolved.unknown:
         logger.warning(
             "%d entries of the list name no document of %s, but stay out if it comes: %s",
@@ -163,9 +166,11 @@ def _warn_of(resolved: Resolved, workdir: Storage) -> None:
 
 
 def _first_three(entries: Sequence[str]) -> str:
-    """Return the first entries of a list in a message."""
-    more = ", ..." if len(entries) > 3 else ""
-    return ", ".join(entries[:3]) + more
+    """Return the first entries of a list for a message."""
+    shown = ", ".join(entries[:3])
+    if len(entries) > 3:
+        shown += ", ..."
+    return shown
 
 
 def _lines(path: str) -> list[str]:
@@ -183,8 +188,8 @@ def _lines(path: str) -> list[str]:
         raise UserError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
-    """Return the takedowns that lines name: a URL, an id or a domain each.
+def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:
+    """Return the takedowns of a file's lines, which name a URL, an id or a domain each.
 
     Blank lines and comments, from a `#` on, are skipped. Raises UserError, with the line's number,
     for a line that names nothing.
@@ -204,7 +209,7 @@ def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
             url, host = canonicalize(text if "://" in text else f"https://{text}")
         except BadURL as error:
             raise UserError(
-                f"{where}:{number}: {text[:80]!r} is not a URL, id or domain: {error}"
+                f"{path}:{number}: {text[:80]!r} is not a URL, id or domain: {error}"
             ) from error
         if "://" not in text and "/" not in text:
             domains[host] = detail

@@ -44,30 +44,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import(argv: Sequence[str] | None) -> int:
-    """Parse the flags, import the files, and print what is next."""
-    flags = parser()
-    arguments, words, rest = flags.parse_with_files(argv)
-    given = flags_given(STAGE.options, arguments)
-    where, path, files = places(flags, words)
+    """Parse the flags, import the files, and print the next command."""
+    import_parser = parser()
+    arguments, words, beam_flags = import_parser.parse_with_files(argv)
+    flags = flags_given(STAGE.options, arguments)
+    folder, path, files = places(import_parser, words)
     if files:
-        given["files"] = [*files, *given.get("files", [])]
-    check_flags(flags, rest)
+        flags["files"] = [*files, *flags.get("files", [])]
+    check_flags(import_parser, beam_flags)
     tables = config.read_config(path)
-    runtime = runtime_of(where, arguments, rest, tables)
+    runtime = runtime_of(folder, arguments, beam_flags, tables)
     if arguments.add:
-        given = config.added(tables, STAGE.name, given)
-    options = config.stage_options(STAGE, path, tables, given)
+        flags = config.added(tables, STAGE.name, flags)
+    options = config.stage_options(STAGE, path, tables, flags)
     if not options.files:
-        example = command("owt", "import", where, "texts.jsonl")
+        example = command("owt", "import", folder, "texts.jsonl")
         raise UsageError(f"import: no files given: name them, as in {example}")
     check_folder(runtime.workdir)
-    all_given = {STAGE.name: given}
-    with keeping_first_flags(runtime.workdir, path, all_given) as begun:
-        results = run_stages([(STAGE, options)], runtime, begun)
+    flags_by_stage = {STAGE.name: flags}
+    with keeping_first_flags(runtime.workdir, path, flags_by_stage) as keep_first_flags:
+        results = run_stages([(STAGE, options)], runtime, keep_first_flags)
     code = exit_code(results)
+    # A job that another program submits later has no results yet.
     if not results:
         return code
-    keep_flags(runtime.workdir, path, all_given)
+    keep_flags(runtime.workdir, path, flags_by_stage)
     if code == ExitCode.DONE and not arguments.quiet:
         print(f"next:   {shlex.join(['owt', 'run', str(runtime.workdir)])}")
     return code

@@ -35,8 +35,8 @@ class Row:
       rows: rows that left it; None before it is finished, and for report.
       rejected: rows that it rejected.
       bytes: bytes of the dataset's files.
-      shards: number of its shards, or of those that are finished so far.
-      gone: number of its files that are no longer there.
+      shards: number of its shards; before the stage is finished, of its finished shards.
+      gone: number of its missing files.
       finished: when it was finished, in ISO 8601; empty if unknown.
       seconds: seconds that it took.
     """
@@ -89,8 +89,8 @@ def _datasets_of(root: Root) -> list[tuple[str, str]]:
         return datasets
     # `import` takes the place of the stages that make these.
     replaced = ("urls", "pages", "documents")
-    others = [(name, stage) for name, stage in datasets if name not in replaced]
-    return [("documents", "import"), *others]
+    remaining = [(name, stage) for name, stage in datasets if name not in replaced]
+    return [("documents", "import"), *remaining]
 
 
 def _unfinished(workdir: Storage, stage: str, dataset: str, is_running: bool) -> Row:
@@ -100,8 +100,8 @@ def _unfinished(workdir: Storage, stage: str, dataset: str, is_running: bool) ->
     state = "-"
     if begun:
         state = "running" if is_running else "interrupted"
-    # Records of the last step, which writes the dataset, lie in `records/`; those of other steps
-    # lie one folder deeper.
+    # Records of the last step, which writes the dataset, lie in `records/`. Records of earlier
+    # steps lie one folder deeper.
     num_shards = sum("records/" in name and "/records/" not in name for name in begun)
     return Row(stage, dataset, state, shards=num_shards)
 
@@ -110,14 +110,22 @@ def table(rows: Sequence[Row]) -> str:
     """Return the rows as text."""
     cells = [("stage", "writes", "state", "rows", "rejected", "bytes", "finished")]
     for row in rows:
-        counts = ("", "") if row.rows is None else (f"{row.rows:,}", f"{row.rejected:,}")
+        num_rows = ""
+        num_rejected = ""
+        if row.rows is not None:
+            num_rows = f"{row.rows:,}"
+            num_rejected = f"{row.rejected:,}"
         size = format_bytes(row.bytes) if row.bytes else ""
-        cells.append((row.stage, f"{row.dataset}/", row.state, *counts, size, _note(row)))
+        dataset = f"{row.dataset}/"
+        cells.append((row.stage, dataset, row.state, num_rows, num_rejected, size, _note(row)))
     return "\n".join(aligned(cells, left=(0, 1, 2, 6)))
 
 
 def _note(row: Row) -> str:
-    """Return when a stage finished and how long it took, or how far it is; and what is missing."""
+    """Return when a stage finished and how long it took, or how many shards it has finished.
+
+    Missing files are added.
+    """
     notes = []
     if row.state in ("running", "interrupted") and row.shards:
         notes.append(f"{row.shards} shard(s) so far")

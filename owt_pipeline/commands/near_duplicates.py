@@ -65,7 +65,9 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     if arguments.out:
         _check_target("--out", arguments.out, expand_globs(tuple(arguments.files), "files"))
-    copies = _copies_of(arguments.files, arguments.unique) if arguments.unique else {}
+    copies: dict[str, str] = {}
+    if arguments.unique:
+        copies = _copies_of(arguments.files, arguments.unique)
     if arguments.out and os.path.abspath(arguments.out) in map(os.path.abspath, copies.values()):
         raise UsageError(f"--out {arguments.out} is also a copy of --unique: name another one")
     options = flags_given(Comparison, arguments)
@@ -98,9 +100,11 @@ def _print_summary(pairs: pa.Table, num_rows: int) -> None:
         f"{num_rows:,} records: {len(pairs):,} repeat another one ({share:.1%}; {num_exact:,} "
         f"exact copies)"
     )
-    # Each pair is a record that repeats the one which its cluster keeps.
+    # Each pair is a record that repeats the one which its cluster keeps. The kept one has no pair.
     sizes = np.bincount(pairs["cluster"].to_numpy(), minlength=0) + 1
-    largest = f", the largest of {sizes.max():,} records" if len(sizes) else ""
+    largest = ""
+    if len(sizes):
+        largest = f", the largest of {sizes.max():,} records"
     print(f"{len(sizes):,} clusters{largest}")
 
 

@@ -41,7 +41,7 @@ def _flags(parser: CommandParser) -> None:
 def _page(arguments: argparse.Namespace) -> int:
     """Print the main text of a page; raises NotFound if it has none."""
     path: str = arguments.page
-    body = sys.stdin.buffer.read() if path == "-" else _read(path)
+    body = _read(path)
     try:
         extractor = Extractor(isolated=True, workers=1, **flags_given(Options, arguments))
     except ValueError as error:
@@ -58,7 +58,9 @@ def _page(arguments: argparse.Namespace) -> int:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a file, local or in a bucket."""
+    """Return the content of a file, local or in a bucket, or of standard input for `-`."""
+    if path == "-":
+        return sys.stdin.buffer.read()
     folder, name = folder_of(path)
     return folder.read(name)
 

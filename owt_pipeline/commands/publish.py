@@ -107,9 +107,9 @@ def _publish(arguments: argparse.Namespace) -> int:
     card = dataset_card(
         workdir, name, configs, license=arguments.license, contact=arguments.contact
     )
-    rows = "URLs, without texts" if arguments.urls_only else "documents"
+    noun = "URLs, without texts" if arguments.urls_only else "documents"
     num_files = sum(len(paths) for _, paths in uploads)
-    print(f"{corpus.rows():,} {rows}, in {num_files:,} files, to {HUB}{name}")
+    print(f"{corpus.rows():,} {noun}, in {num_files:,} files, to {HUB}{name}")
     if not arguments.yes:
         print(f"\n{card}\nNothing was sent: repeat the command with --yes to send it.")
         return 0
@@ -162,9 +162,9 @@ def _send(
     public: bool,
     squash: bool,
 ) -> None:
-    """Send the files and the card as one commit, which deletes what the corpus no longer has.
+    """Send the files and the card as one commit, which deletes all other files of the corpus.
 
-    The Hub asks for no bytes that it has from an interrupted upload or an earlier commit. With
+    The client sends no bytes that the Hub has from an interrupted upload or an earlier commit. With
     `squash`, the commits before it are deleted.
     """
     try:
@@ -193,7 +193,9 @@ def _send(
             if package not in _CLIENTS and not isinstance(error, OSError):
                 raise
             status = getattr(getattr(error, "response", None), "status_code", 0)
-            hint = "; `hf auth login` asks for a token" if status in (401, 403) else ""
+            hint = ""
+            if status in (401, 403):
+                hint = "; `hf auth login` asks for a token"
             raise UserError(
                 f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command continues"
             ) from error
@@ -222,7 +224,7 @@ def dataset_card(
 ) -> str:
     """Return README.md of the dataset.
 
-    It tells what the dataset was made from and how, what was rejected, and how to have a document
+    It describes the sources and the steps, counts the rejects, and explains how to have a document
     removed.
     """
     datasets = require_run(workdir).datasets

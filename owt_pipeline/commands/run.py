@@ -10,18 +10,18 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
+from owt_pipeline.commands.dry_run import dry_run, dry_run_table
 from owt_pipeline.commands.setup import remember
-from owt_pipeline.engine.generations import record_generations
-from owt_pipeline.engine.plan import StagePlan, plan_stages
+from owt_pipeline.engine.plan import plan_stages
 from owt_pipeline.engine.publish import RUN_LOG
-from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages, without_imported
+from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import JobRuns, UserError, command
 from owt_pipeline.ledger.root import read_manifest, read_root, require_run
@@ -34,6 +34,7 @@ from schemas.settings import ExitCode, add_flags, flags_given, from_table
 logger = logging.getLogger("owt")
 
 _NO_FILE = "it is neither a settings file nor the value of a flag"
+_BAD_FILE_NAME = "the name of a settings file ends in .toml"
 
 EXPLAINED = (
     "dumps", "links", "subreddits", "num_shards", "min_score",
@@ -76,14 +77,14 @@ def _run(argv: Sequence[str] | None) -> int:
     """Parse the flags, run the stages, and print what came out."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(_until_in(words))
-    arguments, files, rest = parser.parse_with_files(words)
+    arguments, files, beam_flags = parser.parse_with_files(words)
     folder, path, other_words = places(parser, files)
     for word in other_words:
-        is_file = "the name of a settings file ends in .toml"
-        parser.error(f"unexpected {word!r}: {is_file if os.path.exists(word) else _NO_FILE}")
-    check_flags(parser, rest)
+        problem = _BAD_FILE_NAME if os.path.exists(word) else _NO_FILE
+        parser.error(f"unexpected {word!r}: {problem}")
+    check_flags(parser, beam_flags)
     tables = config.read_config(path)
-    runtime = runtime_of(folder, arguments, rest, tables)
+    runtime = runtime_of(folder, arguments, beam_flags, tables)
     runtime = replace(runtime, is_complete=arguments.until == LAST)
     stages = list(STAGES.values())
     flags_by_stage = {stage.name: flags_given(stage.options, arguments) for stage in stages}
@@ -91,7 +92,7 @@ def _run(argv: Sequence[str] | None) -> int:
         flags_by_stage = {
             name: config.added(tables, name, flags) for name, flags in flags_by_stage.items()
         }
-    # Options of stages that do not run are checked, too: a mistake is reported at once.
+    # Options of all stages are checked, so that a mistake in a later one is reported at once.
     options = config.options_of(stages, path, tables, flags_by_stage)
     num_chosen = list(STAGES).index(arguments.until) + 1
     planned = list(zip(stages, options, strict=True))[:num_chosen]
@@ -99,9 +100,9 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.dry_run:
         print(dry_run_table(dry_run(planned, runtime)))
         return ExitCode.DONE
-    with keeping_first_flags(runtime.workdir, path, flags_by_stage) as begun:
-        results = run_stages(planned, runtime, begun)
-    # A job that is submitted later has none.
+    with keeping_first_flags(runtime.workdir, path, flags_by_stage) as keep_first_flags:
+        results = run_stages(planned, runtime, keep_first_flags)
+    # A job that another program submits later has no results yet.
     if not results:
         return ExitCode.DONE
     _mention_forgotten(results, runtime.workdir)
@@ -113,7 +114,10 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _until_in(words: Sequence[str]) -> str:
-    """Return the stage that `--until` names, for whose options the help is complete; or ""."""
+    """Return the stage that `--until` names; "" without the flag.
+
+    The help explains all options of this stage.
+    """
     for flag, value in pairwise(words):
         if flag == "--until":
             return value
@@ -124,9 +128,10 @@ _WITH_TEXT = ("pages", "documents", "clean")
 
 
 def _mention_forgotten(results: Sequence[Result], workdir: Storage) -> None:
-    """Log which folders that hold texts were made in a run with takedowns."""
-    made = [result.stage.output for result in results if result.seconds is not None]
-    folders = [f"{name}/" for name in _WITH_TEXT if name in made]
+    """Log which folders a run with takedowns has filled with texts again."""
+    # A stage that was finished before has no seconds.
+    rebuilt = [result.stage.output for result in results if result.seconds is not None]
+    folders = [f"{name}/" for name in _WITH_TEXT if name in rebuilt]
     if folders and require_run(workdir).takedowns:
         logger.warning(
             "%s may hold texts that were taken down, made again from the sources; corpus/ and "
@@ -135,132 +140,63 @@ def _mention_forgotten(results: Sequence[Result], workdir: Storage) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Step:
-    """What would happen to one stage.
-
-    Attributes:
-      stage: its name.
-      verdict: `finished`, `runs`, or `continues` after an interruption.
-      shards: how many of its shards would be made.
-      of: how many it has.
-      rows: rows that enter these shards; None if they are made from shards that are yet to be made.
-      why: what differs, if it runs.
-    """
-
-    stage: str
-    verdict: str
-    shards: int
-    of: int
-    rows: int | None
-    why: str = ""
-
-
-def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
-    """Return what would happen to each stage, in order.
-
-    Raises UserError where `owt run` would, before it writes anything.
-    """
-    stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
-    root, _ = record_generations(stages, runtime, write=False)
-    plans = plan_stages(stages, runtime.workdir, root)
-    return [_step(plan, plans[:number]) for number, plan in enumerate(plans)]
-
-
-def _step(plan: StagePlan, before: Sequence[StagePlan]) -> Step:
-    """Return what would happen to a stage, by its plan and those of the stages before it."""
-    stage = plan.stage
-    if plan.finished:
-        return Step(stage.name, "finished", 0, len(plan.keys), 0)
-    inputs = [other for other in before if other.stage.output in stage.inputs]
-    changed_inputs = [other.stage.output for other in inputs if other.pending]
-    cause = plan.cause
-    if not cause and changed_inputs:
-        cause = f"{changed_inputs[0]}/ changes"
-    num_rows = None
-    if len(inputs) == 1 and stage.reads == "shard":
-        num_rows = _num_rows_of(inputs[0], plan.pending)
-    verdict = "continues" if plan.is_resumed else "runs"
-    return Step(stage.name, verdict, len(plan.pending), len(plan.keys), num_rows, cause)
-
-
-def _num_rows_of(plan: StagePlan, shards: Iterable[int]) -> int | None:
-    """Return the rows of a stage's shards; None if one of them is yet to be made."""
-    num_rows = 0
-    for shard in shards:
-        record = plan.records[shard]
-        if record is None or record.shard in plan.pending:
-            return None
-        num_rows += sum(file.rows for file in record.files if file.kind == "data")
-    return num_rows
-
-
-def dry_run_table(steps: Sequence[Step]) -> str:
-    """Return the steps as text."""
-    cells = [("stage", "", "shards", "rows", "why")]
-    for step in steps:
-        shards = f"{step.shards} of {step.of}" if step.shards else str(step.of)
-        rows = f"{step.rows:,}" if step.rows else ""
-        if step.rows is None:
-            rows = "?"
-        cells.append((step.stage, step.verdict, shards, rows, step.why))
-    return "\n".join(aligned(cells, left=(0, 1, 4)))
-
-
 def keep_flags(
     workdir: Storage, path: str | None, flags_by_stage: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Write the flags of a run into the folder's own settings, unless it has used another file."""
     if path not in (None, config.settings_of(workdir)):
         return
-    kept = {}
+    lasting_flags = {}
     for stage, flags in flags_by_stage.items():
-        kept[stage] = {flag: flags[flag] for flag in flags if flag not in config.ONCE}
-    remember(workdir, kept)
+        lasting_flags[stage] = {flag: flags[flag] for flag in flags if flag not in config.ONCE}
+    remember(workdir, lasting_flags)
 
 
 @contextlib.contextmanager
 def keeping_first_flags(
     workdir: Storage, path: str | None, flags_by_stage: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Callable[[], None]]:
-    """Give a function that writes the flags of a run into its settings when the run starts.
+    """Yield a function that writes the flags of a run into its settings when the run starts.
 
-    So `owt run RUN` goes on with a run that was killed. The function does nothing if a stage is
-    finished: then only flags of runs that succeed are kept. If the run fails, its flags may be
-    wrong, and the settings are again as they were.
+    Then `owt run RUN` continues a run that was killed. The function does nothing if a stage is
+    finished: from then on, only flags of runs that succeed are kept. If the run fails, its flags
+    may be wrong, so the settings get their earlier content back.
     """
-    changed = False
-    before = workdir.read(config.SETTINGS) if workdir.exists(config.SETTINGS) else None
+    is_changed = False
+    earlier_settings = None
+    if workdir.exists(config.SETTINGS):
+        earlier_settings = workdir.read(config.SETTINGS)
 
     def keep() -> None:
-        nonlocal changed
+        nonlocal is_changed
         if not read_root(workdir)[0].datasets:
-            changed = True
+            is_changed = True
             keep_flags(workdir, path, flags_by_stage)
 
     try:
         yield keep
     except JobRuns:
-        # The job goes on by these flags.
+        # The job still works with these flags.
         raise
     except Exception:
-        if changed and not read_root(workdir)[0].datasets:
-            _restore_settings(workdir, before)
+        if is_changed and not read_root(workdir)[0].datasets:
+            _restore_settings(workdir, earlier_settings)
         raise
 
 
-def _restore_settings(workdir: Storage, before: bytes | None) -> None:
-    """Give a run's settings the content that they had; None removes them."""
-    if before is None:
+def _restore_settings(workdir: Storage, earlier_settings: bytes | None) -> None:
+    """Write a run's earlier settings, or delete the settings if there were none."""
+    if earlier_settings is None:
         workdir.delete(config.SETTINGS)
     else:
-        workdir.write(config.SETTINGS, before)
+        workdir.write(config.SETTINGS, earlier_settings)
 
 
 def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> int:
-    """Return 1, and log why, if no document came out.
+    """Return 1, and log why, if no document came out; else 0.
 
-    What is added may have no new URL, and a subreddit none.
+    With `may_collect_nothing`, collect may reject all rows: added sources may have no new URL, and
+    a subreddit may have none.
     """
     empty = _without_output(results)
     if empty is None or (may_collect_nothing and empty.stage.name == "collect"):
@@ -276,9 +212,9 @@ def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> i
 
 
 def _without_output(results: Sequence[Result]) -> Result | None:
-    """Return the first stage that rejected all rows; None if there is none.
+    """Return the first stage that rejected all rows; None if every stage kept some.
 
-    The rows of `dedupe` and `report` do not become documents, so they are left out.
+    `dedupe` and `report` are left out, since their rows do not become documents.
     """
     for result in results:
         counts = result.manifest.counts
@@ -288,7 +224,7 @@ def _without_output(results: Sequence[Result]) -> Result | None:
 
 
 def _reasons(rejected: Mapping[str, int]) -> str:
-    """Return the reasons of rejects with their numbers, the most frequent first."""
+    """Return the reasons of rejects and the number of each, the most frequent first."""
     return ", ".join(f"{reason} {count:,}" for reason, count in Counter(rejected).most_common())
 
 
@@ -306,15 +242,13 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     if _without_output(results) is not None:
         return "\n".join(lines)
     if "tokenize" in finished:
-        lines.append(
-            "next:   python -m trainer.train "
-            f"{shlex.join(['--data', workdir.path('tokens'), '--out', 'gpt2', '--preset', '124M'])}"
-        )
+        words = ["python", "-m", "trainer.train", "--data", workdir.path("tokens")]
+        words += ["--out", "gpt2", "--preset", "124M"]
     else:
         names = list(STAGES)
-        following = names[names.index(results[-1].stage.name) + 1]
-        words = ["owt", "run", str(workdir), "--until", following]
-        lines.append(f"next:   {shlex.join(words)}")
+        next_stage = names[names.index(results[-1].stage.name) + 1]
+        words = ["owt", "run", str(workdir), "--until", next_stage]
+    lines.append(f"next:   {shlex.join(words)}")
     return "\n".join(lines)
 
 
@@ -332,15 +266,17 @@ def places(
     if len(paths) > 1:
         parser.error(f"unexpected {paths[1]!r}: the settings are in {paths[0]}")
     path = paths[0] if paths else config.settings_of(Storage(run))
-    return run, path, [word for word in other_words if not word.endswith(".toml")]
+    files = [word for word in other_words if word not in paths]
+    return run, path, files
 
 
 def _parser(*complete: str) -> CommandParser:
     """Return the parser, in which all options of the stages in `complete` are explained.
 
-    A flag counts for each stage that has an option of its name.
+    A flag sets the option of its name in each stage that has one.
     """
     stages = STAGES.values()
+    examples = [f"  {stage.example}\n" for stage in stages if stage.name in complete]
     parser = CommandParser(
         prog="owt run",
         usage="owt run RUN [SETTINGS.toml] [--until STAGE] [--workers N] [FLAGS]",
@@ -348,7 +284,7 @@ def _parser(*complete: str) -> CommandParser:
         "continues at the shard where it stopped; a changed option reruns its stage and those "
         "after it.",
         epilog="examples:\n  owt run runs/2013 config.toml --dumps RS_2013-*.zst --workers 8\n"
-        f"{''.join(f'  {stage.example}{chr(10)}' for stage in stages if stage.name in complete)}"
+        f"{''.join(examples)}"
         "  owt run runs/2013 config.toml --min_tokens 64 --dry_run\n\n"
         "A flag overrides the settings file. Flags of Apache Beam (--runner, --project, ...) pass "
         "through.",
@@ -361,14 +297,17 @@ def _parser(*complete: str) -> CommandParser:
         "--dry_run", action="store_true", help="print what would run, and why; run nothing"
     )
     config.add_run_flags(parser)
-    known: set[str] = set()
+    added_flags: set[str] = set()
     for stage in stages:
-        is_complete = stage.name in complete
-        more = stage.help if is_complete else f"more: owt run --until {stage.name} --help"
-        group = parser.add_argument_group(f"{stage.name}", more)
-        explained = None if is_complete else EXPLAINED
-        add_flags(group, stage.options, without=known, explained=explained)
-        known.update(field.name for field in dataclasses.fields(stage.options))
+        if stage.name in complete:
+            group = parser.add_argument_group(stage.name, stage.help)
+            explained = None
+        else:
+            about_help = f"more: owt run --until {stage.name} --help"
+            group = parser.add_argument_group(stage.name, about_help)
+            explained = EXPLAINED
+        add_flags(group, stage.options, without=added_flags, explained=explained)
+        added_flags.update(field.name for field in dataclasses.fields(stage.options))
     return parser
 
 
@@ -377,9 +316,8 @@ def check_folder(workdir: Storage) -> None:
     if workdir.exists(LEDGER):
         return
     for name, *_ in workdir.walk():
-        if not (
-            name.startswith(".") or name == RUN_LOG or ("/" not in name and name.endswith(".toml"))
-        ):
+        is_settings = "/" not in name and name.endswith(".toml")
+        if not is_settings and not name.startswith(".") and name != RUN_LOG:
             raise UserError(
                 f"{workdir} is not a run and not empty: it has {name}; give a new folder"
             )
@@ -421,19 +359,21 @@ def lacks_takedowns(workdir: Storage) -> bool:
 
 
 def runtime_of(
-    folder: str, arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]
+    folder: str, arguments: argparse.Namespace, beam_flags: list[str], tables: Mapping[str, Any]
 ) -> Runtime:
-    """Return how to run, by the flags, Beam's flags `rest`, and the tables `[run]` and `[beam]`.
+    """Return the runtime of the given flags and of the tables `[run]` and `[beam]`.
 
-    Sets up the output. Raises UsageError.
+    Sets up logging and progress. Raises UsageError.
     """
-    beam = config.beam_flags(tables, rest)
+    beam = config.beam_flags(tables, beam_flags)
     workers = config.workers_of(tables, arguments.workers, os.cpu_count() or 1)
     configure_output(arguments)
     return Runtime(Storage(folder), workers, beam, add=arguments.add)
 
 
-def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
-    """Raise UsageError for a flag in `rest`, unknown to `parser`, that is not Beam's either."""
-    own = [name for action in parser._actions for name in action.option_strings]
-    check_beam_flags(rest, own, f"{parser.prog} --help")
+def check_flags(parser: argparse.ArgumentParser, beam_flags: Sequence[str]) -> None:
+    """Raise UsageError for one of the flags unknown to `parser` that is not Beam's either."""
+    flags_of_owt: list[str] = []
+    for action in parser._actions:
+        flags_of_owt += action.option_strings
+    check_beam_flags(beam_flags, flags_of_owt, f"{parser.prog} --help")

@@ -123,7 +123,9 @@ def sample(
     Raises UsageError for an unknown reason, NotFound if there is no such document.
     """
     reader, kind = _where(readers, reason)
-    columns = ["url_id", "url", *(["reason"] if reason else [])]
+    columns = ["url_id", "url"]
+    if reason:
+        columns.append("reason")
     site = rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]"
     # (random number, id, shard) of the documents with the smallest numbers so far.
     chosen: list[tuple[int, int, int]] = []
@@ -135,8 +137,9 @@ def sample(
                 batch = batch.filter(pc.match_substring_regex(batch["url"], site))
             ids = batch["url_id"].to_numpy()
             numbers = _random_numbers(ids, seed)
-            first = np.argsort(numbers)[:n]
-            for number, url_id in zip(numbers[first].tolist(), ids[first].tolist(), strict=True):
+            smallest = np.argsort(numbers)[:n]
+            pairs = zip(numbers[smallest].tolist(), ids[smallest].tolist(), strict=True)
+            for number, url_id in pairs:
                 chosen.append((number, url_id, shard))
         chosen = sorted(chosen)[:n]
     if not chosen:
@@ -150,7 +153,7 @@ def sample(
 
 
 def _random_numbers(ids: np.ndarray, seed: int) -> np.ndarray:
-    """Return 64 random bits for each id, others with each seed.
+    """Return 64 random bits for each id. Each seed gives different bits.
 
     This is splitmix64 (Steele, Lea and Flood, 2014).
     """
@@ -190,7 +193,7 @@ def _document(
     kind: str,
     reason: str,
 ) -> dict[str, Any]:
-    """Return a document's row; that of a reject with its text, if the dataset before has one."""
+    """Return a document's row; a reject also has its text, if the dataset before has one."""
     rows = [
         located.row for located in find_id(reader, url_id, [shard]) if located.file.kind == kind
     ]

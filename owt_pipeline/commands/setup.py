@@ -1,4 +1,4 @@
-"""`owt init`: the settings of a run, with comments; and how `owt run` puts its flags there."""
+"""`owt init`: write the settings of a run, with comments. `owt run` adds its flags to them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import describe, did_you_mean, tables_of
 
+# `option = value  # source`, as all lines of a preset are written.
 _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
 
 
@@ -31,11 +32,15 @@ def commented_config(preset: str | None = None) -> str:
 
     The options of the preset are set, the others are commented out at their default.
     """
-    values = _preset_values(preset) if preset else {}
+    values: dict[str, dict[str, tuple[str, str]]] = {}
     lines = [
         "# Settings of this run. The flags of a run that succeeds are put here (`owt run --until "
         "STAGE --help`).",
-        *([f"# Preset: {preset}."] if preset else []),
+    ]
+    if preset:
+        values = _preset_values(preset)
+        lines.append(f"# Preset: {preset}.")
+    lines += [
         "",
         "[run]",
         "# processes for CPU-bound work; by default, this machine's cores",
@@ -64,12 +69,11 @@ def commented_config(preset: str | None = None) -> str:
 
 
 def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return the values of a preset by table and option: as TOML, and where each comes from."""
+    """Return (value as TOML, its source) of each option of a preset, by table and option."""
     if preset not in preset_names():
         raise UsageError(f"unknown preset {preset!r}{did_you_mean(preset, preset_names())}")
-    text = (importlib.resources.files("owt_pipeline") / "presets" / f"{preset}.toml").read_text(
-        encoding="utf-8"
-    )
+    folder = importlib.resources.files("owt_pipeline") / "presets"
+    text = (folder / f"{preset}.toml").read_text(encoding="utf-8")
     values: dict[str, dict[str, tuple[str, str]]] = {}
     table = ""
     for line in text.splitlines():
@@ -80,13 +84,15 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
     return values
 
 
-def remember(run: Storage, given: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put options, by table and name, into the run's own settings; write them if missing."""
-    own = settings_of(run)
-    text = run.read(SETTINGS).decode("utf-8-sig") if own else commented_config()
-    changed = with_values(text, given)
-    if changed != text or own is None:
-        run.write(SETTINGS, changed.encode())
+def remember(run: Storage, flags_by_stage: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put flags into the run's own settings; write the settings if there are none."""
+    if settings_of(run) is None:
+        run.write(SETTINGS, with_values(commented_config(), flags_by_stage).encode())
+        return
+    text = run.read(SETTINGS).decode("utf-8-sig")
+    changed_text = with_values(text, flags_by_stage)
+    if changed_text != text:
+        run.write(SETTINGS, changed_text.encode())
 
 
 def _init_flags(parser: CommandParser) -> None:

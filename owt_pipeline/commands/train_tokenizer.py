@@ -51,9 +51,9 @@ def _flags(parser: CommandParser) -> None:
 
 def _train(arguments: argparse.Namespace) -> int:
     """Write the tokenizer, and print how to use it."""
-    given = flags_given(TrainTokenizerOptions, arguments)
+    flags = flags_given(TrainTokenizerOptions, arguments)
     try:
-        options = from_table(TrainTokenizerOptions, {}, "", given)
+        options = from_table(TrainTokenizerOptions, {}, "", flags)
     except SettingsError as error:
         raise UsageError(str(error)) from error
     workdir = Storage(arguments.run)
@@ -69,7 +69,8 @@ def _texts(corpus: DatasetReader, sample: float) -> Iterator[str]:
     """Yield the texts of a share of the corpus, chosen by a hash of their ids."""
     for batch in corpus.batches(columns=["url_id", "text"]):
         if sample < 1:
-            # From the end of the hash's range that validation takes last.
+            # Validation takes documents from the beginning of the hash's range, so the sample comes
+            # from its end.
             is_left_out = is_validation(batch["url_id"].to_numpy(), 1 - sample)
             batch = batch.filter(pa.array(~is_left_out))
         yield from batch["text"].to_pylist()

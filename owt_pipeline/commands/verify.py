@@ -41,6 +41,7 @@ from schemas.manifest import FileTable, Manifest, Root, ShardFile
 from schemas.settings import ExitCode
 
 _NO_IDS = np.zeros(0, np.uint64)
+# The dataset whose ids enter the stage that writes the key.
 _UPSTREAM = {
     "pages": "urls",
     "documents": "pages",
@@ -57,9 +58,9 @@ class Finding:
 
     Attributes:
       name: the dataset.
-      problems: what does not hold, one line each.
-      notes: what else a reader should know.
-      damaged: files with other bytes than were written.
+      problems: one line for each problem.
+      notes: lines about things that are allowed, such as deleted files.
+      damaged: paths of files whose bytes are not those that were written.
     """
 
     name: str
@@ -69,16 +70,16 @@ class Finding:
 
 
 def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
-    """Check each dataset of a run, in order; with `repair`, remove damaged files, so that the
-    next run makes them again.
+    """Check each dataset of a run, in order.
 
-    Raises NotFound if the folder is not a run.
+    With `repair`, remove damaged files, so that the next run rebuilds them. Raises NotFound if the
+    folder is not a run.
     """
     problem = problem_of_copy(workdir)
     root = require_run(workdir)
     if problem:
         path = workdir.path(COPY)
-        yield Finding("manifest.json.copy", [f"{path} {problem}; it was written anew"])
+        yield Finding("manifest.json.copy", [f"{path} {problem}; it was rewritten"])
     names = [name for name in (*DATASETS, "report") if name in root.datasets]
     lists = {name: _list_of(workdir, root.datasets[name]) for name in names}
     for name in names:
@@ -107,10 +108,10 @@ def _examine(
     lists: Mapping[str, FileTable | UserError],
     finding: Finding,
 ) -> None:
-    """Add to `finding` what does not hold of a dataset.
+    """Add the problems of a dataset to `finding`.
 
     Raises UserError for a file that stops the examination. A damaged list of an input's files is
-    left to the finding of that dataset.
+    a problem of that input only.
     """
     if not manifest.counts.balanced:
         finding.problems.append(f"the ledger does not balance: {manifest.counts}")
@@ -135,7 +136,7 @@ def _examine(
         f"verify {manifest.dataset}", shards=len(present), rows=manifest.total_bytes, unit="bytes"
     ):
         _read_every_byte(workdir, present, finding)
-    # What cannot be read cannot be counted.
+    # Rows of damaged and missing files cannot be counted.
     if not finding.damaged and not missing:
         finding.problems += _count_problems(workdir, manifest, root, lists)
 
@@ -147,16 +148,16 @@ def _missing_files(
     lost = lost_files(workdir, files)
     missing = {path for path, problem in lost.items() if problem == "is missing"}
     is_final = manifest.dataset in FINAL_DATASETS
-    needed = {
+    required = {
         file.path
         for file in files
         if file.path in missing and (is_final or file.kind in KINDS_NEVER_DELETED)
     }
-    finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(needed)]
-    num_deleted = len(missing) - len(needed)
+    finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(required)]
+    num_deleted = len(missing) - len(required)
     if num_deleted:
         finding.notes.append(
-            f"{num_deleted} of {len(files)} files are gone: made again if something needs them"
+            f"{num_deleted} of {len(files)} files are missing: rebuilt if something needs them"
         )
     return missing
 
@@ -167,7 +168,7 @@ def _count_problems(
     root: Root,
     lists: Mapping[str, FileTable | UserError],
 ) -> Iterator[str]:
-    """Yield what does not hold of a dataset's rows and ids."""
+    """Yield the problems of a dataset's rows and ids."""
     reader = DatasetReader(workdir, manifest)
     yield from _row_problems(reader)
     if manifest.stage in ("collect", "import"):
@@ -193,9 +194,9 @@ def _compare_input(
     root: Root,
     finding: Finding,
 ) -> None:
-    """Add to `finding` whether the files of an input are those that a dataset was made from.
+    """Add a problem to `finding` if an input has changed since a dataset was built from it.
 
-    While a generation is half added, an input has more shards than the dataset. That is only noted.
+    While a generation is half added, an input has more shards than the dataset. That is a note.
     """
     stage = {**STAGES, IMPORT.name: IMPORT}[manifest.stage]
     if table.digest_of(stage.kinds) == digest:
@@ -212,12 +213,12 @@ def _compare_input(
         return
     finding.problems.append(
         f"{dataset}/ has changed since this was made from it: run "
-        f"{command('owt', 'run', workdir)} to make it anew"
+        f"{command('owt', 'run', workdir)} to rebuild it"
     )
 
 
 def _takedown_problems(workdir: Storage, root: Root) -> list[str]:
-    """Return what is wrong with the list of takedowns and its fingerprints of texts."""
+    """Return the problems of the list of takedowns and its fingerprints of texts."""
     try:
         read_forgotten(workdir, fingerprint_paths_of(read_takedowns(workdir, root)))
     except UserError as error:
@@ -238,11 +239,11 @@ def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Find
 
 
 def _file_problem(workdir: Storage, file: ShardFile) -> str:
-    """Return what is wrong with a file; "" for nothing."""
+    """Return the problem of a file; "" for an undamaged one."""
     try:
         size = workdir.size(file.path)
         if size != file.bytes:
-            return f"has {size} bytes, its manifest says {file.bytes}"
+            return f"has {size} bytes, its manifest records {file.bytes}"
         if workdir.sha256(file.path) != file.sha256:
             return "was changed after it was written: its SHA-256 differs"
     except FileNotFoundError:
@@ -258,13 +259,15 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
     rejected: Counter[str] = Counter()
     for file in (*reader.files("data"), *reader.files("rejects")):
         is_reject = file.kind == "rejects"
+        dataset = "rejects" if is_reject else manifest.dataset
+        # One column is enough to count the rows, or the rejects by reason.
         column = "reason" if is_reject else "url_id"
         path = reader.workdir.path(file.path)
         num_rows = 0
         try:
             schema = reader.schema(file)
-            if not _is_schema_of(schema, "rejects" if is_reject else manifest.dataset):
-                yield f"{path} has another schema than docs/data.md says: {schema.names}"
+            if not _is_schema_of(schema, dataset):
+                yield f"{path} has another schema than in docs/data.md: {schema.names}"
             for batch in reader.batches_of(file, columns=[column], rows=1 << 16):
                 num_rows += batch.num_rows
                 if is_reject:
@@ -273,7 +276,7 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
             yield f"{path} cannot be read: {error}"
             continue
         if num_rows != file.rows:
-            yield f"{path} has {num_rows} rows, its manifest says {file.rows}"
+            yield f"{path} has {num_rows} rows, its manifest records {file.rows}"
     if manifest.dataset == "duplicates":
         num_duplicates = sum(manifest.counts.rejected.values())
         if reader.rows() != num_duplicates:
@@ -281,10 +284,11 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
         return
     if dict(rejected) != manifest.counts.rejected:
         yield (
-            f"rejects by reason are {dict(rejected)}, the manifest says {manifest.counts.rejected}"
+            f"rejects by reason are {dict(rejected)}, the manifest records "
+            f"{manifest.counts.rejected}"
         )
     if manifest.dataset in DATASETS and reader.rows() != manifest.counts.left:
-        yield f"{reader.rows()} rows, the manifest says {manifest.counts.left} left the stage"
+        yield f"{reader.rows()} rows, the manifest records {manifest.counts.left} that left"
 
 
 def _is_schema_of(schema: pa.Schema, dataset: str) -> bool:
@@ -301,22 +305,24 @@ def _is_schema_of(schema: pa.Schema, dataset: str) -> bool:
 
 def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
     """Check that each id which entered a shard left it or was rejected, once."""
-    # While a generation is half added, the source has more.
+    # While a generation is half added, the source has more shards. Fewer are a problem.
     if source.num_shards < reader.num_shards:
         yield f"{reader.num_shards} shards, made from {source.num_shards}"
         return
     for shard in range(reader.num_shards):
         entered = np.sort(source.ids(shard))
-        left = np.sort(np.concatenate([reader.ids(shard), reader.ids(shard, "rejects")]))
-        if np.array_equal(entered, left):
+        both_kinds = [reader.ids(shard), reader.ids(shard, "rejects")]
+        left_or_rejected = np.sort(np.concatenate(both_kinds))
+        if np.array_equal(entered, left_or_rejected):
             continue
-        for what, ids in (
-            ("neither left nor were rejected", np.setdiff1d(entered, left)),
-            ("never entered", np.setdiff1d(left, entered)),
-            ("left or were rejected more than once", _repeated(left)),
-        ):
+        ids_by_problem = {
+            "neither left nor were rejected": np.setdiff1d(entered, left_or_rejected),
+            "never entered": np.setdiff1d(left_or_rejected, entered),
+            "left or were rejected more than once": _repeated(left_or_rejected),
+        }
+        for problem, ids in ids_by_problem.items():
             if len(ids):
-                yield f"shard {shard}: {len(ids)} ids {what}, such as {ids[0]}"
+                yield f"shard {shard}: {len(ids)} ids {problem}, such as {ids[0]}"
 
 
 def _unique_problems(reader: DatasetReader) -> Iterator[str]:
@@ -336,7 +342,7 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
     """Check that each decision removes one existing document in favour of another that stays."""
     removed_of_shard = [np.sort(reader.ids(shard)) for shard in range(reader.num_shards)]
     removed = np.concatenate(removed_of_shard) if removed_of_shard else _NO_IDS
-    kept_of_shard = _kept_by_shard(reader)
+    kept_by_shard = _kept_by_shard(reader)
     for shard, ids in enumerate(removed_of_shard):
         present = source.ids(shard)
         unknown = np.setdiff1d(ids, present)
@@ -347,17 +353,17 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
             )
         if len(np.unique(ids)) != len(ids):
             yield f"shard {shard}: a document is removed twice"
-        kept = kept_of_shard.get(shard, _NO_IDS)
-        lost = np.setdiff1d(kept, present)
+        kept_ids = kept_by_shard.get(shard, _NO_IDS)
+        lost = np.setdiff1d(kept_ids, present)
         if len(lost):
             yield (
                 f"shard {shard}: {len(lost)} documents to be kept are not there, such as {lost[0]}"
             )
-        both = np.intersect1d(kept, removed)
-        if len(both):
+        kept_and_removed = np.intersect1d(kept_ids, removed)
+        if len(kept_and_removed):
             yield (
-                f"shard {shard}: {len(both)} documents to be kept are removed themselves, such "
-                f"as {both[0]}"
+                f"shard {shard}: {len(kept_and_removed)} documents to be kept are removed "
+                f"themselves, such as {kept_and_removed[0]}"
             )
 
 
@@ -413,11 +419,16 @@ def _print(arguments: argparse.Namespace) -> int:
 
 
 def _report(findings: Iterator[Finding], about_damaged: str) -> int:
-    """Print the findings; returns the exit code. `about_damaged` is what to do about files."""
+    """Print the findings; return the exit code.
+
+    `about_damaged` is the end of the last line, which begins with the number of damaged files.
+    """
     num_failed = 0
     num_damaged = 0
     for finding in findings:
-        verdict = f"{len(finding.problems)} problem(s)" if finding.problems else "ok"
+        verdict = "ok"
+        if finding.problems:
+            verdict = f"{len(finding.problems)} problem(s)"
         print(f"{finding.name}: {verdict}", flush=True)
         for line in (*finding.problems, *finding.notes):
             print(f"  {line}")

@@ -53,74 +53,75 @@ def _why(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.run)
     mention_running(workdir)
     readers = readers_of(workdir)
-    asked = asked_for(arguments.url)
-    told = history(readers, asked)
-    if told is None:
-        raise _not_found(workdir, readers, asked)
+    query = asked_for(arguments.url)
+    events = history(readers, query)
+    if events is None:
+        raise _not_found(workdir, readers, query)
     if arguments.json:
-        print(json.dumps(told, indent=1, ensure_ascii=False))
+        print(json.dumps(events, indent=1, ensure_ascii=False))
     else:
-        _print_history(told)
+        _print_history(events)
     return 0
 
 
-def _not_found(workdir: Storage, readers: Mapping[str, DatasetReader], asked: Asked) -> NotFound:
+def _not_found(workdir: Storage, readers: Mapping[str, DatasetReader], query: Query) -> NotFound:
     """Return the error for a URL that no stage has."""
     searched_as = ""
-    if asked.url and asked.url != asked.text:
-        searched_as = f", looked for as {asked.url}"
+    if query.url and query.url != query.text:
+        searched_as = f", looked for as {query.url}"
     lost = ""
     if any(reader.lost for reader in readers.values()):
-        lost = f", of which files are gone ({command('owt', 'ls', workdir)})"
+        lost = f", which has lost files ({command('owt', 'ls', workdir)})"
     return NotFound(
-        f"{asked.text} (id {asked.url_id}{searched_as}) does not appear in any stage of "
+        f"{query.text} (id {query.url_id}{searched_as}) does not appear in any stage of "
         f"{workdir}{lost}"
     )
 
 
-def _print_history(told: dict[str, Any]) -> None:
+def _print_history(events: dict[str, Any]) -> None:
     """Print what happened, stage by stage, without values that have not changed."""
-    say(f"{told['url'] or told['asked']}: {_verdict(told)}")
-    if told["stages"]:
-        say(f"  id {told['url_id']}, shard {told['shard']}")
-    shown = {name: told[name] for name in ("url", "url_id", "host")}
-    for entry in told["stages"]:
+    say(f"{events['url'] or events['asked']}: {_verdict(events)}")
+    if events["stages"]:
+        say(f"  id {events['url_id']}, shard {events['shard']}")
+    printed = {name: events[name] for name in ("url", "url_id", "host")}
+    for entry in events["stages"]:
         say(f"{entry['stage']}: {entry['verdict']}")
         for name, value in entry.items():
             if name in ("stage", "verdict") or value is None:
                 continue
-            # The same row number in two datasets is no repetition.
-            if name != "row" and shown.get(name) == value:
+            # A row number counts in its own file, so an equal one is not the same value.
+            if name != "row" and printed.get(name) == value:
                 continue
-            shown[name] = value
+            printed[name] = value
             text = ", ".join(map(str, value)) if isinstance(value, list) else value
             say(f"  {name}: {text}")
 
 
-def _verdict(told: dict[str, Any]) -> str:
+def _verdict(events: dict[str, Any]) -> str:
     """Return the verdict of a history in words."""
-    last = told["stages"][-1]
-    if told["verdict"] == "rejected":
+    last = events["stages"][-1]
+    if events["verdict"] == "rejected":
         return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"
-    if told["verdict"] == "pending":
+    if events["verdict"] == "pending":
         return f"kept by {last['stage']}; the stages after it have not run"
-    if told["verdict"] == "unknown":
+    if events["verdict"] == "unknown":
         return (
             f"kept by {last['stage']}; what happened then is not known, since "
-            f"{told['lost'][0]} is gone: the next run makes it again"
+            f"{events['lost'][0]} is gone: the next run makes it again"
         )
     return "kept; its tokens are in tokens/"
 
 
+# Printed as they are, these would let a page's title or URL control the terminal.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The id that the user asked for, and its URL if a URL was given.
+class Query:
+    """A URL or an id to look up.
 
     Attributes:
-      text: as the user wrote it.
+      text: the URL or id as the user wrote it.
       url_id: the id that rows have.
       url: its canonical form; None for an id, or a URL that has none.
       host: the host of `url`.
@@ -132,24 +133,25 @@ class Asked:
     host: str | None = None
 
 
-def asked_for(text: str) -> Asked:
-    """Return what `text` names: a decimal id, or a URL in any spelling, also without a scheme."""
+def asked_for(text: str) -> Query:
+    """Return the query for a decimal id, or for a URL in any spelling, also without a scheme."""
     if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
-        return Asked(text, int(text))
+        return Query(text, int(text))
     for spelling in (text, f"https://{text}"):
         try:
             url, host = canonicalize(spelling)
         except BadURL:
             continue
-        return Asked(text, id_of(url), url, host)
-    # As collect names a URL that it rejects for having no canonical form.
-    return Asked(text, id_of(unescaped(text)))
+        return Query(text, id_of(url), url, host)
+    # collect gives this id to a URL that it rejects because it has no canonical form.
+    return Query(text, id_of(unescaped(text)))
 
 
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
-    """Return a reader for what is left of each finished dataset, in the order of the stages.
+    """Return a reader for each finished dataset, in the order of the stages.
 
-    Raises NotFound if the folder is not a run, or has no finished dataset.
+    The readers leave out lost files. Raises NotFound if the folder is not a run, or has no finished
+    dataset.
     """
     root = require_run(workdir)
     if not root.datasets:
@@ -164,25 +166,31 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
     }
 
 
-def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
+def history(readers: Mapping[str, DatasetReader], query: Query) -> dict[str, Any] | None:
     """Return what happened to a URL; None if no stage has it.
 
     The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` and `stages`.
-    The verdict is that of the last stage: `kept`, `rejected`, `pending` if later stages have not
-    run, or `unknown` if files of later stages are `lost`. `stages` has an entry per stage in order,
-    with `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what the stage recorded.
+
+    The last stage that has the URL decides the verdict: `kept` or `rejected`. It is `pending` if
+    later stages have not run, and `unknown` if files of later stages are `lost`.
+
+    `stages` has an entry per stage in order. Each has `stage`, `verdict` (`kept`, `rejected` or
+    `duplicate`) and the fields that the stage recorded.
     """
     entries: list[dict[str, Any]] = []
     shard: int | None = None
-    url = asked.url
+    url = query.url
     for name, reader in readers.items():
-        rows = _first(asked, reader) if shard is None else find_id(reader, asked.url_id, [shard])
+        if shard is None:
+            rows = _first_rows(query, reader)
+        else:
+            rows = find_id(reader, query.url_id, [shard])
         if rows:
             shard = rows[0].file.shard
             url = url or rows[0].row.get("url")
             entries += _entries(readers, reader, rows)
         elif name == "duplicates" and shard is not None:
-            entries += _removed_for(reader, asked.url_id)
+            entries += _removed_for(reader, query.url_id)
     if not entries:
         return None
     last = entries[-1]
@@ -191,17 +199,17 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
     if verdict == "kept" and last["stage"] != "tokenize":
         lost = _lost_after(readers, last["stage"], shard)
         verdict = "unknown" if lost else "pending"
-    told: dict[str, Any] = {
-        "asked": asked.text,
+    events: dict[str, Any] = {
+        "asked": query.text,
         "url": url,
-        "url_id": asked.url_id,
-        "host": asked.host,
+        "url_id": query.url_id,
+        "host": query.host,
         "shard": shard,
         "verdict": verdict,
     }
     if lost:
-        told["lost"] = lost
-    return {**told, "stages": entries}
+        events["lost"] = lost
+    return {**events, "stages": entries}
 
 
 def _lost_after(readers: Mapping[str, DatasetReader], stage: str, shard: int | None) -> list[str]:
@@ -217,16 +225,16 @@ def _lost_after(readers: Mapping[str, DatasetReader], stage: str, shard: int | N
     return paths
 
 
-def _first(asked: Asked, reader: DatasetReader) -> list[LocatedRow]:
+def _first_rows(query: Query, reader: DatasetReader) -> list[LocatedRow]:
     """Return the rows of an id whose shard is not known.
 
-    If several generations have some, these are the rows of the one that accepted the URL, else of
-    the last one.
+    If several generations have some, these are the rows of the last generation that accepted the
+    URL. If none accepted it, they are the rows of the last generation.
     """
-    likely_shards = _likely_shards(asked, reader)
+    likely_shards = _likely_shards(query, reader)
     candidates = []
     for shard in likely_shards:
-        rows = find_id(reader, asked.url_id, [shard])
+        rows = find_id(reader, query.url_id, [shard])
         if rows:
             candidates.append(rows)
     accepted = [rows for rows in candidates if any(row.file.kind == "data" for row in rows)]
@@ -234,18 +242,18 @@ def _first(asked: Asked, reader: DatasetReader) -> list[LocatedRow]:
         return accepted[-1]
     if candidates:
         return candidates[-1]
-    others = (shard for shard in range(reader.num_shards) if shard not in likely_shards)
-    return find_id(reader, asked.url_id, others)
+    unlikely_shards = (shard for shard in range(reader.num_shards) if shard not in likely_shards)
+    return find_id(reader, query.url_id, unlikely_shards)
 
 
-def _likely_shards(asked: Asked, reader: DatasetReader) -> list[int]:
+def _likely_shards(query: Query, reader: DatasetReader) -> list[int]:
     """Return the shard of each generation in which a URL lies if its host is known."""
     shards = []
     for generation in require_run(reader.workdir).generations:
         if generation.stage == "import":
-            bucket = asked.url_id % generation.shards
-        elif asked.host is not None:
-            bucket = host_hash(asked.host) % generation.shards
+            bucket = query.url_id % generation.shards
+        elif query.host is not None:
+            bucket = host_hash(query.host) % generation.shards
         else:
             bucket = 0
         shards.append(generation.first + bucket)
@@ -255,42 +263,58 @@ def _likely_shards(asked: Asked, reader: DatasetReader) -> list[int]:
 def _entries(
     readers: Mapping[str, DatasetReader], reader: DatasetReader, rows: list[LocatedRow]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what a stage recorded of an id, from its rows and rejects."""
+    """Yield an entry for each row and reject that a stage recorded of an id."""
     stage = reader.manifest.stage
     is_kept = stage != "dedupe" and any(row.file.kind == "data" for row in rows)
     repeats = []
     for located in rows:
         if is_kept and located.file.kind == "rejects":
             repeats.append(located.row["detail"])
-    for file, number, row in rows:
-        place = {"file": reader.workdir.path(file.path), "row": number}
-        if file.kind == "rejects" and is_kept:
-            # Another submission of a URL that is kept is shown with its row.
+    for located in rows:
+        is_reject = located.file.kind == "rejects"
+        # The kept row lists the other submissions of its URL as `repeated_by`.
+        if is_reject and is_kept:
             continue
-        if file.kind == "rejects":
-            reason = Reason.of(row["reason"])
-            recorded = {
-                "url": row["url"],
-                "reason": str(reason),
-                "meaning": reason.description,
-                "detail": row["detail"],
-            }
-            yield {"stage": stage, "verdict": "rejected", **recorded, **place}
+        if is_reject:
+            verdict = "rejected"
+            recorded = _reject(located.row)
         elif stage == "dedupe":
-            yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row), **place}
+            verdict = "duplicate"
+            recorded = _decision(readers, located.row)
         elif stage == "tokenize":
-            split = file.path.split("/")[1]
-            recorded = {"split": split, "n_tokens": row["n_tokens"]}
-            yield {"stage": stage, "verdict": "kept", **recorded, **place}
+            verdict = "kept"
+            split = located.file.path.split("/")[1]
+            recorded = {"split": split, "n_tokens": located.row["n_tokens"]}
         else:
-            recorded = _shown(row)
+            verdict = "kept"
+            recorded = _printable(located.row)
             if repeats:
                 recorded["repeated_by"] = repeats
-            yield {"stage": stage, "verdict": "kept", **recorded, **place}
+        yield {
+            "stage": stage,
+            "verdict": verdict,
+            **recorded,
+            "file": reader.workdir.path(located.file.path),
+            "row": located.number,
+        }
+
+
+def _reject(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a reject, with the meaning of its reason."""
+    reason = Reason.of(row["reason"])
+    return {
+        "url": row["url"],
+        "reason": str(reason),
+        "meaning": reason.description,
+        "detail": row["detail"],
+    }
 
 
 def _removed_for(decisions: DatasetReader, url_id: int) -> Iterator[dict[str, Any]]:
-    """Yield the documents that were removed since they repeat this one, if there are any."""
+    """Yield an entry with the documents that were removed because they repeat this one.
+
+    Yields nothing if there are none.
+    """
     removed: list[int] = []
     for batch in decisions.batches(columns=["url_id", "kept_url_id"], rows=1 << 16):
         repeats_it = pc.equal(batch["kept_url_id"], pa.scalar(url_id, pa.uint64()))
@@ -300,45 +324,49 @@ def _removed_for(decisions: DatasetReader, url_id: int) -> Iterator[dict[str, An
         yield {"stage": "dedupe", "verdict": "kept", **recorded}
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row to show: its text is cut, and its empty fields are left out."""
-    shown = {name: value for name, value in row.items() if value not in (None, [], "")}
-    if "text" in shown:
-        shown["characters"] = len(row["text"])
-        shown["text"] = cut(row["text"])
+def _printable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its text cut and its times as text, and without empty fields."""
+    fields = {name: value for name, value in row.items() if value not in (None, [], "")}
+    if "text" in fields:
+        fields["characters"] = len(row["text"])
+        fields["text"] = cut(row["text"])
     for name in ("created_utc", "fetched_at"):
-        if name not in shown:
+        if name not in fields:
             continue
-        # Dumps have times that are in no calendar; these are shown as numbers.
+        # Dumps have times beyond any calendar. They stay numbers.
         with contextlib.suppress(ValueError, OverflowError, OSError):
-            time = datetime.datetime.fromtimestamp(shown[name], datetime.timezone.utc)
-            shown[name] = time.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return shown
+            time = datetime.datetime.fromtimestamp(fields[name], datetime.timezone.utc)
+            fields[name] = time.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return fields
 
 
 def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict[str, Any]:
-    """Return a decision of dedupe, with the URL of the kept document or its place."""
-    shown = {name: value for name, value in row.items() if name != "url_id"}
-    kept: list[LocatedRow] = []
+    """Return a decision of dedupe, with the URL of the kept document, or where its text is."""
+    fields = {name: value for name, value in row.items() if name != "url_id"}
+    kept_rows: list[LocatedRow] = []
     if "clean" in readers:
-        kept = find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]])
-    if kept:
-        shown["kept_url"] = kept[0].row["url"]
-        return shown
+        kept_rows = find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]])
+    if kept_rows:
+        fields["kept_url"] = kept_rows[0].row["url"]
+        return fields
     place = _place_among_known_texts(readers["duplicates"], row["kept_url_id"])
     if place:
-        shown["kept_in"] = place
-    return shown
+        fields["kept_in"] = place
+    return fields
 
 
 def _place_among_known_texts(decisions: DatasetReader, text_id: int) -> str | None:
-    """Return the file of `--against` and the line or row that has the text with this id; only the
-    names of the files if none has it any more; None without `--against`."""
+    """Return the file of `--against`, and the line or row, that has the text with this id.
+
+    Returns the names of the files if no file has the text any more. Returns None if the run was
+    not compared with other files.
+    """
     names = [source["name"] for source in decisions.manifest.sources if source["kind"] == "against"]
     if not names:
         return None
     settings = read_config(settings_of(decisions.workdir)).get("dedupe", {})
-    # Files may be gone or changed since: the answer names what is known.
+    # The files are the user's, and may have been changed or deleted since. Then the names that the
+    # manifest records have to do.
     with contextlib.suppress(UserError, OSError):
         for path in expand_globs(tuple(settings.get("against", ())), "against"):
             for record in read_records(path, path, format_of(path), columns=["text"]):
@@ -356,7 +384,9 @@ def _id_of_known_text(text: str) -> int:
 def cut(text: str, length: int = 160) -> str:
     """Return the first `length` characters of a text, on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= length else line[:length] + "…"
+    if len(line) <= length:
+        return line
+    return line[:length] + "…"
 
 
 def say(line: str) -> None:

@@ -24,6 +24,7 @@ from schemas.settings import to_toml
 
 INPUTS = ("RS_demo.zst", "demo.warc.gz")
 
+# The hosts of the demo's web exist only on its server, so all are resolved to its address.
 SETTINGS = """\
 [collect]
 dumps = {dumps}
@@ -77,6 +78,7 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    """Run the demo, or only write its inputs; return the exit code."""
     if arguments.write_inputs:
         write_inputs(Path(arguments.write_inputs))
         return 0
@@ -106,47 +108,66 @@ def write_inputs(folder: Path) -> None:
 
 
 def run_stages(folder: Path, workers: int) -> int:
-    """Serve the demo's web and `owt run` two generations of its links in `folder`; returns the
-    exit code."""
-    inputs = folder / ".inputs"
-    write_inputs(inputs)
-    lines = (
-        zstandard.ZstdDecompressor(max_window_size=2**31)
-        .stream_reader((inputs / INPUTS[0]).read_bytes())
-        .read()
-        .splitlines(True)
-    )
-    months = [str(inputs / f"RS_demo-{month}.jsonl") for month in (1, 2)]
-    at = len(lines) * 4 // 5
-    for path, some in zip(months, (lines[:at], lines[at:]), strict=True):
-        Path(path).write_bytes(b"".join(some))
+    """Serve the demo's web, and run two generations of its links in `folder`.
+
+    A repeated call continues with the generation that was begun last. Returns the exit code of
+    `owt run`.
+    """
+    months = _write_months(folder / ".inputs")
+    settings_path = folder / "config.toml"
+    root, _ = read_root(Storage(str(folder)))
+    first_number = max(len(root.generations), 1)
     with serving() as address:
-        begun = len(read_root(Storage(str(folder)))[0].generations)
-        for number, more in ((1, []), (2, ["--add"]))[max(begun - 1, 0) :]:
+        for number in range(first_number, len(months) + 1):
             settings = SETTINGS.format(dumps=to_toml(tuple(months[:number])), address=address)
-            (folder / "config.toml").write_text(settings, encoding="utf-8")
-            flags = [str(folder), str(folder / "config.toml"), *more]
-            _say(f"owt run {shlex.join(map(str, flags))}")
-            if code := run.main([*flags, "--workers", str(workers)]):
+            settings_path.write_text(settings, encoding="utf-8")
+            words = [str(folder), str(settings_path)]
+            if number > 1:
+                words.append("--add")
+            _say(shlex.join(["owt", "run", *words]))
+            if code := run.main([*words, "--workers", str(workers)]):
                 return code
     return 0
 
 
+def _write_months(folder: Path) -> list[str]:
+    """Write the inputs and the dump's two parts, the months, into `folder`; return their paths."""
+    write_inputs(folder)
+    dump = (folder / INPUTS[0]).read_bytes()
+    # Reddit's dumps are compressed with a window of 2 GiB, which zstd refuses by default.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
+    lines = decompressor.stream_reader(dump).read().splitlines(keepends=True)
+    num_first = len(lines) * 4 // 5
+    paths = []
+    for month, lines_of_month in ((1, lines[:num_first]), (2, lines[num_first:])):
+        path = folder / f"RS_demo-{month}.jsonl"
+        path.write_bytes(b"".join(lines_of_month))
+        paths.append(str(path))
+    return paths
+
+
 def train(data: Path, out: Path) -> int:
-    """Train a small GPT-2 on tokens and let it write; 0 too where torch is not installed."""
+    """Train a small GPT-2 on tokens, and let it write; return the exit code.
+
+    Does nothing and returns 0 if torch is not installed.
+    """
     if importlib.util.find_spec("torch") is None:
         _say("no training: torch is not installed (pip install torch safetensors)")
         return 0
-    shutil.rmtree(out, ignore_errors=True)  # of an earlier demo
+    # An earlier demo may have left a model there.
+    shutil.rmtree(out, ignore_errors=True)
+    training = ["trainer.train", "--data", str(data), "--out", str(out), *TRAINING]
     sampling = ["trainer.tools.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
-    for command in (["trainer.train", "--data", str(data), "--out", str(out), *TRAINING], sampling):
-        _say(f"python -m {shlex.join(map(str, command))}")
-        if code := subprocess.run([sys.executable, "-m", *command], check=False).returncode:
-            return code
+    for words in (training, sampling):
+        _say(shlex.join(["python", "-m", *words]))
+        finished = subprocess.run([sys.executable, "-m", *words], check=False)
+        if finished.returncode:
+            return finished.returncode
     return 0
 
 
 def _say(message: str) -> None:
+    """Print the demo's next step, apart from the output of the step before."""
     print(f"\n==> {message}", flush=True)
 
 

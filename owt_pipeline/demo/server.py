@@ -22,26 +22,34 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 ROBOTS = {"private.demo.test": "/members/", "hermit.demo.test": "/", "garden.demo.test": "/admin/"}
 """What each host's robots.txt disallows."""
-STALLS = ("waiting.demo.test", "/room")  # headers, and then silence
-ENDLESS = ("attic.demo.test", "/logbook")  # a body beyond any limit
-RESETS = ("slammed.demo.test", "/door")  # the connection is reset before an answer
+STALLS = ("waiting.demo.test", "/room")
+"""A page whose server sends the headers and then nothing."""
+ENDLESS = ("attic.demo.test", "/logbook")
+"""A page whose body is beyond any limit."""
+RESETS = ("slammed.demo.test", "/door")
+"""A page whose server resets the connection before it responds."""
 
 _ENDLESS_BYTES = 200 << 20
 _STALL_SECONDS = 60.0
-_DATE = "Wed, 01 Jan 2020 00:00:00 GMT"  # equal responses give equal bytes, whenever they are sent
-_LINGER_0 = struct.pack("ii", 1, 0)  # close() then sends RST
+# A fixed date, so that equal responses give equal bytes whenever they are sent.
+_DATE = "Wed, 01 Jan 2020 00:00:00 GMT"
+# With this value of SO_LINGER, close() sends RST.
+_LINGER_0 = struct.pack("ii", 1, 0)
 _HTML = "text/html; charset=utf-8"
 
-Key = tuple[str, str]
+Page = tuple[str, str]
 """(host, path) of a page."""
-Answer = tuple[int, dict[str, str], bytes]
+Response = tuple[int, dict[str, str], bytes]
 """(status, headers, body)."""
+
+_NOT_FOUND: Response = (404, {"Content-Type": "text/plain"}, b"nothing here")
 
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """The demo's web, while the context lasts; gives its `address:port`."""
-    Handler.answers = answers_of((resources.files("owt_pipeline.demo") / "demo.warc.gz").open("rb"))
+    """Serve the demo's web while the context lasts; yield its `address:port`."""
+    warc = resources.files("owt_pipeline.demo") / "demo.warc.gz"
+    Handler.response_by_page = responses_of(warc.open("rb"))
     with _Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, name="demo's web", daemon=True).start()
         try:
@@ -51,67 +59,79 @@ def serving() -> Iterator[str]:
 
 
 class _Server(ThreadingHTTPServer):
+    """A server with a thread per connection."""
+
     daemon_threads = True
-    block_on_close = False  # an answer that stalls would be waited for
+    # Closing would otherwise wait for the response that stalls.
+    block_on_close = False
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """As in the base class, but silent for a connection that the client has reset."""
+        """Print an error as the base class does, except for connections that the client reset."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
-def answers_of(warc: IO[bytes]) -> dict[Key, Answer]:
+def responses_of(warc: IO[bytes]) -> dict[Page, Response]:
     """Return the WARC file's responses, and the robots.txt of the hosts that have one."""
-    answers: dict[Key, Answer] = {}
+    response_by_page: dict[Page, Response] = {}
     with warc:
         for record in ArchiveIterator(warc, record_types=WarcRecordType.response):
-            host, _, path = record.headers["WARC-Target-URI"].removeprefix("http://").partition("/")
-            sent = record.http_headers
-            headers = {name: sent[name] for name in ("Content-Type", "Location") if name in sent}
-            body = record.reader.read()
-            answers[host, page_path(f"/{path}")] = (sent.status_code or 0, headers, body)
+            url = record.headers["WARC-Target-URI"]
+            host, _, path = url.removeprefix("http://").partition("/")
+            sent_headers = record.http_headers
+            headers = {}
+            for name in ("Content-Type", "Location"):
+                if name in sent_headers:
+                    headers[name] = sent_headers[name]
+            status = sent_headers.status_code or 0
+            page = host, page_path(f"/{path}")
+            response_by_page[page] = (status, headers, record.reader.read())
     for host, path in ROBOTS.items():
         rules = f"User-agent: *\nDisallow: {path}\n".encode()
-        answers[host, "/robots.txt"] = (200, {"Content-Type": "text/plain"}, rules)
-    return answers
+        response_by_page[host, "/robots.txt"] = (200, {"Content-Type": "text/plain"}, rules)
+    return response_by_page
 
 
 def page_path(path: str) -> str:
     """Return a page's path: decoded, without tracking parameters and a slash at its end."""
     path, _, query = path.partition("?")
-    page = unquote(path).rstrip("/") or "/"
-    parameters = [
-        (name, value) for name, value in parse_qsl(query) if not name.startswith(("utm_", "fbclid"))
-    ]
-    return f"{page}?{urlencode(parameters)}" if parameters else page
+    decoded_path = unquote(path).rstrip("/") or "/"
+    parameters = []
+    for name, value in parse_qsl(query):
+        if not name.startswith(("utm_", "fbclid")):
+            parameters.append((name, value))
+    if not parameters:
+        return decoded_path
+    return f"{decoded_path}?{urlencode(parameters)}"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one connection."""
+    """Responds to the requests of one connection."""
 
     protocol_version = "HTTP/1.1"
-    answers: ClassVar[dict[Key, Answer]] = {}
+    response_by_page: ClassVar[dict[Page, Response]] = {}
 
     def do_GET(self) -> None:
-        host = self.headers.get("Host", "").partition(":")[0].lower().removeprefix("www.")
-        key = host, page_path(self.path)
-        if key == RESETS:
+        """Send the response of the requested page, or fail as the page is to fail."""
+        host, _, _ = self.headers.get("Host", "").partition(":")
+        page = host.lower().removeprefix("www."), page_path(self.path)
+        if page == RESETS:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)
             self.close_connection = True
-        elif key == STALLS:
+        elif page == STALLS:
             self._begin(200, {"Content-Type": _HTML, "Content-Length": "1000"})
             self.wfile.flush()
             time.sleep(_STALL_SECONDS)
             self.close_connection = True
-        elif key == ENDLESS:
+        elif page == ENDLESS:
             self._endless()
         else:
-            status, headers, body = self.answers.get(
-                key, (404, {"Content-Type": "text/plain"}, b"nothing here")
-            )
-            more = {"Retry-After": "1"} if status in (429, 503) else {}
-            self._begin(status, {**headers, **more, "Content-Length": str(len(body))})
+            status, headers, body = self.response_by_page.get(page, _NOT_FOUND)
+            headers = {**headers, "Content-Length": str(len(body))}
+            if status in (429, 503):
+                headers["Retry-After"] = "1"
+            self._begin(status, headers)
             self.wfile.write(body)
 
     def _endless(self) -> None:

@@ -142,7 +142,7 @@ def test_why_names_the_lost_rejects_of_pages(run: Path, stage: str) -> None:
     lost = ask_owt("why", run, url, code=3 if stage == "collect" else 0)
     assert "have not run" not in lost
     said_to_be_gone = [f"{path} is gone" in lost for path in paths]
-    assert any(said_to_be_gone) or (stage == "collect" and "of which files are gone" in lost)
+    assert any(said_to_be_gone) or (stage == "collect" and "which has lost files" in lost)
     ask_owt("run", run, "--workers", 1)
     assert ask_owt("why", run, url) == said
 

@@ -90,9 +90,9 @@ def test_a_truncated_file_is_found_and_a_missing_one_noted(run: Path) -> None:
     truncated.write_bytes(truncated.read_bytes()[:-1])
     missing.unlink()
     found = problems(run)
-    assert f"{truncated} has {size - 1} bytes, its manifest says {size}" in found
+    assert f"{truncated} has {size - 1} bytes, its manifest records {size}" in found
     (urls, _) = verify(Storage(str(run)))
-    assert urls.notes == ["1 of 4 files are gone: made again if something needs them"]
+    assert urls.notes == ["1 of 4 files are missing: rebuilt if something needs them"]
 
 
 def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
