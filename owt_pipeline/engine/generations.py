@@ -1,9 +1,9 @@
 """Compare the sources that a run's settings name with the generations that its root has recorded.
 
-The settings have wishes, the root has facts: which sources were added together, and how many shards
-they fill. A new source becomes a generation of its own if that is requested (`owt run RUN --add`).
-Settings that do not name a recorded source are an error, so that a lost settings file cannot empty
-a run.
+The settings name the sources that the user wants. The root records which sources were added
+together, and how many shards they fill. A new source becomes a generation of its own if that is
+requested (`owt run RUN --add`). Settings that do not name a recorded source are an error, so that a
+lost settings file cannot empty a run.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def with_generations(
     recorded = [source for generation in generations for source in generation.sources]
     is_first = len(generations) <= 1 and not root.datasets
     if is_first and stage.name == "import":
-        # It adds recorded files to those that are named. A first import that failed has recorded
-        # its files, and they are to be named otherwise now.
+        # `sources` of an import adds the recorded files to the named ones. A first import that
+        # failed has recorded its files, but only the files that are named now count.
         recorded = []
     wished = stage.sources(options, recorded)
     if is_first:
@@ -96,7 +96,7 @@ def with_generations(
 def _with_current_sources(
     generation: Generation, number: int, wished_by_name: Mapping[tuple[Any, Any], dict[str, Any]]
 ) -> Generation:
-    """Return a generation with its sources as they are now; those that changed are logged."""
+    """Return a generation with its sources as they are now, and log each changed source."""
     sources = []
     for recorded in generation.sources:
         source = wished_by_name[_name(recorded)]
@@ -117,7 +117,7 @@ def _with_current_sources(
 def _new_sources(
     stage: Stage, wished: Iterable[dict[str, Any]], recorded: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the sources that no generation has, neither by their name nor by their content."""
+    """Return the sources whose name and content are both new to all generations."""
     names = {_name(source) for source in recorded}
     contents = {_content(source) for source in recorded}
     new = []
@@ -136,7 +136,7 @@ def _new_sources(
 
 
 def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, Any]]) -> str:
-    """Return how to add new sources: the complete command, if the run has settings of its own."""
+    """Return the advice to add new sources: a complete command, or the flag to repeat it with."""
     pronoun = "it" if len(new) == 1 else "them"
     if stage.name == "import":
         uris = [str(source["uri"]) for source in new]
@@ -157,10 +157,10 @@ def _check_named(
     *,
     is_adding: bool,
 ) -> None:
-    """Raise UserError, which says what to do, if the settings do not name a recorded source.
+    """Raise UserError with a command that helps if the settings do not name a recorded source.
 
-    Either the settings have lost a source, or an interrupted command has added it: a command writes
-    its flags to the settings when it has succeeded.
+    Either the settings have lost a source, or an interrupted command has added it. A command writes
+    its flags to the settings only after it has succeeded.
     """
     unnamed = [source for source in recorded if _name(source) not in wished_by_name]
     if not unnamed:

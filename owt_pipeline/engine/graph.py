@@ -1,15 +1,17 @@
 """Turn stages into Beam transforms, and a run into one graph.
 
-A stage is a composite PTransform from the handle of one dataset to the handle of the next. Inside
-is one linear chain. It has no side inputs, and no node that two others read: both hang on Flink's
-batch shuffle.
+A stage is a composite PTransform from the handle of one dataset to the handle of the next. It
+contains one linear chain, without side inputs and without a node that two others read. Both hang
+on Flink's batch shuffle.
 
     Handle | Barrier | Plan      -> (CONTROL, Handle), and (key, Slice) for each part
-           | Shuffle | Work      the first step -> (CONTROL, Handle), and (key, Slice) for what each
-                                 part sent; not shuffled on the local runner, whose pool
-                                 distributes the parts
-           | Group   | Work      each further step likewise; the last step's parts send nothing
+           | Shuffle | Work      the first step -> (CONTROL, Handle), and (key, Slice) for the rows
+                                 that each part sent
+           | Group   | Work      each further step in the same way; the last step's parts send
+                                 nothing
            | Gather  | Publish   waits for all shards -> Handle
+
+`Shuffle` is left out on the local runner, because its pool distributes the parts.
 
 One control message passes through every step next to the parts. It carries the decision of `Plan`,
 creates parts that nothing was sent to, and reaches `Publish` even if there are no parts. If the
@@ -20,8 +22,8 @@ Each of these transforms can run any number of times, at any time and in any ove
 only saves work: when a runner retries a plan, it does not also repeat the Publish before it.
 
 A job on a cluster whose run was superseded by another one ends by itself. If it raised an error,
-the runner would try again, perhaps without end. Instead the handle records it, parts make nothing,
-and every later transform passes the handle on. A launcher sees afterwards that the run is not
+the runner would try again, perhaps without end. Instead the handle records it, and parts make
+nothing. Every later transform passes the handle on. A launcher sees afterwards that the run is not
 finished.
 """
 
@@ -199,7 +201,7 @@ def _plan(
 
 
 class _Work(beam.DoFn):
-    """Make the parts of one step; emit handles of what they sent.
+    """Make the parts of one step, and emit a slice for each group of rows that they sent.
 
     On a cluster, each part is made when it arrives. On the local runner, all parts are in one
     bundle, and the local pool makes them when the bundle ends.
@@ -261,7 +263,7 @@ class _Work(beam.DoFn):
         return _reported(self.work.runtime, place)
 
     def _elements(self, done: Done, plan: str) -> list[_Element]:
-        """Return the handles of what a part sent, and count the part in Beam's metrics."""
+        """Return the slices that a part sent as elements, and count the part in Beam's metrics."""
         if done.seconds and done.record is not None:
             stage_name = self.work.stage.name
             milliseconds = int(done.seconds * 1000)
@@ -277,10 +279,10 @@ class _Work(beam.DoFn):
 def _publish(
     element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, runtime: Runtime
 ) -> Handle:
-    """Publish the output once all shards have their records; return its handle."""
+    """Publish the output once all shards have their records, and return its handle."""
     _, encoded = element
     handles = [_decode(message) for message in encoded]
-    # A part of a superseded run has added a handle that says so.
+    # A part that found its run superseded has added a handle with `is_superseded`.
     before: Handle = max(handles, key=lambda handle: handle.is_superseded)
     if not before.plan:
         return before

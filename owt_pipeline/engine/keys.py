@@ -1,8 +1,8 @@
-"""Compute keys: everything that a shard is made from, as one digest.
+"""Compute keys. A key is one digest of everything that a shard is built from.
 
 A key names the stage, the version of its code, its options, the shard's place in its generation,
-everything from outside, and the digests of the files that the shard reads. Paths, workers and
-versions of libraries are not in it.
+the external inputs, and the digests of the files that the shard reads. Paths, workers and versions
+of libraries are not part of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KeyContents:
           stage: the stage.
           options: its options.
           root: the root with the generations that all inputs have.
-          external_inputs: what `Stage.external_inputs` returned.
+          external_inputs: the result of `Stage.external_inputs`.
           inputs: the records of each input's shards; None for a shard that has to be made first.
         """
         self._stage = stage
@@ -57,7 +57,7 @@ class KeyContents:
             stage.key_options(options),
             key_sources(external_inputs),
         ]
-        # Every shard of a generation reads the same files: one digest of all keeps keys cheap.
+        # Every shard of a generation reads the same files, so one digest of them keeps keys cheap.
         self._digest_by_end: dict[int, str | None] = {}
 
     def of_shard(self, shard: int) -> list[Any] | None:
@@ -69,7 +69,7 @@ class KeyContents:
             return [*self._stage_content, [], digests]
         number = self._root.generation_number_of(shard)
         generation = self._root.generations[number]
-        # Without its place, two empty shards would have one key, and so one record.
+        # Without the position, two empty shards would have the same key, and so the same record.
         position = [number, generation.shards, shard - generation.first]
         content = [*self._stage_content, position, digests]
         if not self._stage.inputs:
@@ -105,7 +105,7 @@ class KeyContents:
 
 
 def shards_read_by(stage: Stage, root: Root, shard: int) -> range:
-    """Return the shards of its inputs that a shard is made from."""
+    """Return the shards of the inputs that a shard is built from."""
     if stage.reads == "shard":
         return range(shard, shard + 1)
     if stage.reads == "earlier":
@@ -114,7 +114,7 @@ def shards_read_by(stage: Stage, root: Root, shard: int) -> range:
 
 
 def digest_of(content: Any) -> str:
-    """Return the hex SHA-256 of something as JSON."""
+    """Return the hex SHA-256 of the content as JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

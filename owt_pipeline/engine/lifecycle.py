@@ -24,9 +24,10 @@ def start_run(
 ) -> tuple[str | None, float]:
     """Take the lock of the run's folder, and record the run's generations.
 
-    Returns the version of the root manifest, and since when the lock is held, by the clock of the
-    storage, in seconds since 1970. With a `version`, that of the root which this run has written
-    last, the generations are recorded already. Raises InUse if another run is at work.
+    `version` is the version of the root that this run has written last. If it is given, the
+    generations are recorded already. Returns the version of the root manifest, and since when the
+    lock is held, in seconds since 1970 by the clock of the storage. Raises InUse if another run is
+    at work.
     """
     since = take(runtime.workdir, runtime.run, as_object=runtime.on_cluster)
     if version is None:
@@ -35,10 +36,10 @@ def start_run(
 
 
 def end_run(runtime: Runtime, since: float) -> None:
-    """Remove from the run's folder what nothing needs, and release the lock.
+    """Remove the files that nothing needs from the run's folder, and release the lock.
 
-    `since` is what `start_run` returned. Without the lock, nothing is done: an earlier attempt at
-    the end has released it, or another run has it.
+    `start_run` returned `since`. Without the lock, nothing is done: an earlier attempt at the end
+    has released it, or another run has it.
     """
     workdir = runtime.workdir
     if runtime.lock and not is_held(workdir, runtime.run):

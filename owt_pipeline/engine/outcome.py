@@ -1,7 +1,8 @@
-"""Tell a job's launcher why the job failed. A runner shows it the end of a traceback at best.
+"""Report to a job's launcher why the job failed.
 
-On a cluster, a worker writes the outcome to a file in the run's folder, `.outcome`. A job of this
-process keeps it in memory: a full or read-only disk must not hide why the run stopped.
+A runner shows the launcher the end of a traceback at best. On a cluster, a worker writes the
+outcome to a file in the run's folder, `.outcome`. A job of this process keeps it in memory: a full
+or read-only disk must not hide why the run stopped.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def load_own(name: str, option: str) -> Callable[..., Any]:
 
 
 def try_own(function: Callable[..., Any], argument: Any, name: str, option: str) -> Any:
-    """Call the user's `function` once and return what it returns.
+    """Call the user's `function` once and return its result.
 
     A function that raises for an ordinary document would reject every document of a run, so it is
     called before the run's first stage. Raises UserError with the place in the user's code.

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 _failed: ContextVar[threading.Event] = ContextVar("_failed")
-"""In a thread that makes a part next to others: set once one of them has failed."""
+"""In threads that make parts at once: an event that is set when the first part has failed."""
 
 
 def stop_after_failure() -> None:
@@ -115,8 +115,8 @@ class Work:
         started = time.monotonic()
         run = self.open()
         if self.runtime.lock:
-            # A part of a later step has to be sure: it would be made without the rows that parts of
-            # a superseded run have not sent.
+            # A part of a later step always reads the lock. Otherwise it could be made without the
+            # rows that parts of a superseded run have not sent.
             renew(run.workdir, self.runtime.run, look=self.index > 0)
         path = run.record_path(self.step.name, key)
         folder = run.workdir if self.step.name == SHARDS else run.work
@@ -152,7 +152,7 @@ def _make(
 ) -> ShardRecord:
     """Make a part and return its record.
 
-    `replaces` is the version of a damaged record, or of one whose files are missing.
+    `replaces` is the version of a damaged record, or of a record whose files are missing.
     """
     path = run.record_path(step.name, key)
     with _writer_of(run, step, key, replaces) as writer:
@@ -204,7 +204,7 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
     keys = list(size_by_key)
     if workers > 1 and not max_concurrent:
         pool = shared_pool(workers)
-        # Otherwise the last part could be the largest, and the other processes would wait for it.
+        # If the largest part came last, the other processes would wait for it.
         keys.sort(key=lambda key: -size_by_key[key])
 
     def make(key: int) -> Done:
@@ -245,8 +245,8 @@ def _rows_of_parts(
 def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
     """Run a stage in this process and its pool, without a runner.
 
-    The phases and steps are those of the graph. Raises UserError for errors that the user can fix,
-    LedgerError if rows were lost or invented.
+    It goes through the same phases and steps as the graph. Raises UserError for errors that the
+    user can fix, LedgerError if rows were lost or invented.
     """
     run = plan_stage(stage, options, runtime)
     if isinstance(run, Manifest):

@@ -1,13 +1,13 @@
-"""Find which shards of which stages have to be made, by their keys (as `make` does by file times).
+"""Find the shards that have to be made, by their keys (as `make` does by file times).
 
 1. Forward over the stages: compute the key of each shard. It names everything that the shard's
-   bytes depend on, among them the digests of its input files, so it is known if the records of its
-   inputs are.
+   bytes depend on, among them the digests of its input files. So the key is known only if the
+   records of its inputs are known.
 2. Look up each key. A shard is *missing* (it has no record), *found*, or *lost* (it has a record,
    but its files are missing).
 3. Backward over the stages: make the missing shards. Make a lost one if its dataset is final or not
    published, if a shard that is going to be made reads it, or if it lost a file of
-   KINDS_NEVER_DELETED. The rest is in `_find_lost_shards`.
+   KINDS_NEVER_DELETED. `_find_lost_shards` has the details.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _KINDS = (*KINDS_NEVER_DELETED, "data", "warc")
 
 @dataclass
 class StagePlan:
-    """What is known of a stage's output, shard by shard, and which shards have to be made.
+    """The key and the record of each shard of a stage's output, and the shards to make.
 
     Attributes:
       stage: the stage.
@@ -57,18 +57,18 @@ class StagePlan:
       root: the root manifest with the generations that all inputs have. While a generation is half
         added, a stage that runs by itself has fewer shards than the run.
       keys: the key of each shard; empty if it depends on a shard that has to be made first.
-      made_from: likewise, without the shard's history of retries and takedowns.
+      made_from: the same without the shard's history of retries and takedowns.
       records: the record of each shard that has this key; None if it is missing.
       published_records: the published records, by shard.
       published: the manifest if it has these records. Then nothing needs to be published unless
         something is made.
-      lost: shards of whose record files are missing; also those that a takedown changes and whose
-        published files are missing.
+      lost: shards that have a record but miss files of it. Also shards that a takedown changes and
+        that miss published files.
       pending: the shards to make.
-      cause: why, in a few words; empty if the inputs changed.
+      cause: why they are made, in a few words; empty if the inputs changed.
       is_resumed: whether an interrupted stage has made some of the shards.
-      num_settled: number of shards of the first generations all of whose shards are published with
-        these keys.
+      num_settled: number of shards of the first generations. A generation counts if all its shards
+        and all earlier shards are published with these keys.
     """
 
     stage: Stage
@@ -96,8 +96,8 @@ def plan_stages(
 ) -> list[StagePlan]:
     """Return the plan of each stage, in order.
 
-    Inputs that none of the stages makes are those that the root has published. Raises UserError if
-    an input is missing, or if files of it are and none of the stages makes them again.
+    If none of the stages makes an input, the published dataset is read. Raises UserError if an
+    input is missing, or if files of an input are missing that none of the stages rebuilds.
     """
     keep_pandas_out()
     plans: list[StagePlan] = []
@@ -109,8 +109,8 @@ def plan_stages(
         plan_by_dataset[stage.output] = plan
     needed: dict[str, set[int]] = {}
     if len(plans) == 1 and not plans[0].stage.inputs:
-        # A stage that reads sources and is the only one makes its lost shards again, as the remedy
-        # of an import says (`DatasetReader.remedy`).
+        # A stage that reads sources and runs by itself rebuilds its lost shards. The remedy of an
+        # import promises it (`DatasetReader.remedy`).
         needed[plans[0].stage.output] = set(range(len(plans[0].keys)))
     for plan in reversed(plans):
         _choose_shards(plan, workdir, needed)
@@ -123,7 +123,7 @@ def _check_complete(reader: DatasetReader, shards: Iterable[int]) -> None:
     """Raise UserError if files of these shards, which none of the stages makes, are missing."""
     files = [file for shard in sorted(shards) for file in reader.files("data", shard)]
     for path, problem in lost_files(reader.workdir, files).items():
-        # The remedy is a complete run: one with `--until` would not make again files that it does
+        # The remedy is a complete run. A run with `--until` would not rebuild files that it does
         # not need.
         raise UserError(f"{reader.workdir.path(path)} {problem}: {reader.remedy}")
 
@@ -171,7 +171,7 @@ def _plan_keys(
 
 
 def _find_records(plan: StagePlan, workdir: Storage) -> None:
-    """Find the records of the plan's keys: in the published list, else in their own files.
+    """Find the records of the plan's keys, in the published list or in their own files.
 
     Raises UserError if more shards are published than the plan has.
     """
@@ -225,7 +225,7 @@ def _find_unpublished_records(plan: StagePlan, workdir: Storage) -> None:
 def read_list(workdir: Storage, manifest: Manifest | None) -> FileTable | None:
     """Return the list of files of a published dataset.
 
-    If it is damaged, logs a warning and returns None: the records have the same files.
+    If the list is damaged, logs a warning and returns None. The records name the same files.
     """
     if manifest is None:
         return None
@@ -244,9 +244,9 @@ def _warn_once(message: str) -> None:
 def _find_lost(
     plan: StagePlan, workdir: Storage, shards: Collection[int], kinds: Collection[str] = _KINDS
 ) -> dict[str, str]:
-    """Add those of `shards` whose files of these kinds are missing or short to `plan.lost`.
+    """Add the `shards` that miss files of these kinds, or have damaged ones, to `plan.lost`.
 
-    Returns the problem of each such file, by path.
+    A file is damaged if its size is wrong. Returns the problem of each such file, by path.
     """
     records = []
     for shard in sorted(shards):
@@ -290,7 +290,7 @@ def _choose_shards(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]
 def _find_lost_shards(
     plan: StagePlan, workdir: Storage, needed: Mapping[str, set[int]], *, has_missing: bool
 ) -> dict[str, str]:
-    """Find the lost shards that have to be made again; return the problem of each file, by path.
+    """Find the lost shards that have to be rebuilt, and return the problem of each file by path.
 
     Files that nothing needs may be missing: deleting them frees the disk.
     """
@@ -299,8 +299,8 @@ def _find_lost_shards(
     all_shards = set(range(len(plan.records)))
     # Later generations of a stage that reads sources are made from its earlier shards.
     is_wanted = output in FINAL_DATASETS or (has_missing and reads_sources)
-    # Files of records that are not published may have been deleted with those of an interrupted
-    # run, so they are checked, too.
+    # Files of unpublished records are checked, too. They may have been deleted together with the
+    # files of an interrupted run.
     checks_all = is_wanted or plan.published is None
     checked = all_shards if checks_all else needed.get(output, set())
     # Without its rejects and places, a run loses URLs.
@@ -336,13 +336,13 @@ def _count_settled(plan: StagePlan) -> int:
 
 
 def _can_patch(plan: StagePlan, workdir: Storage, shard: int) -> bool:
-    """Return whether a shard can be made from the published one, without the inputs."""
+    """Return whether a shard can be made from the published shard, without the inputs."""
     record = plan.published_records.get(shard)
     if not plan.stage.can_patch or record is None or record.made_from != plan.made_from[shard]:
         return False
     if not lost_files(workdir, record.files):
         return True
-    # The workers must not make it from the published files either.
+    # The workers must not make it from the published files either, since some are missing.
     plan.lost.add(shard)
     return False
 

@@ -24,10 +24,13 @@ from schemas.manifest import Counts, Manifest, ShardRecord, ledger_of
 logger = logging.getLogger("owt")
 
 RUN_LOG = "run-log.jsonl"
-"""What ran when and for how long. No other file of a run differs between equal runs."""
+"""Name of the log that records when and for how long stages ran.
 
-# Kinds of files that depend on how often pages were fetched: a lost shard that is made again may
-# have others.
+No other file of a run differs between equal runs.
+"""
+
+# Files of these kinds depend on how often pages were fetched, so a rebuilt shard may have other
+# files of these kinds.
 _KINDS_OF_LOCATIONS = ("places", "warc")
 
 
@@ -135,10 +138,10 @@ def _log_entry(run: StageRun, manifest: Manifest) -> dict[str, Any]:
 
 
 def _records_of_shards(run: StageRun) -> list[ShardRecord]:
-    """Return the record of each shard: the published one, or that of its key.
+    """Return the record of each shard: the published record, or the record of the shard's key.
 
-    Raises LedgerError if a record is missing. Raises UserError if a lost shard that was made again
-    has other bytes than before.
+    Raises LedgerError if a record is missing. Raises UserError if a rebuilt shard has other bytes
+    than the lost shard had.
     """
     published: dict[int, ShardRecord] = {}
     if run.published is not None:
@@ -154,7 +157,7 @@ def _records_of_shards(run: StageRun) -> list[ShardRecord]:
         record, _ = path.find()
         if record is None:
             raise LedgerError(f"{run.stage.name}: {path.records.path(path.name)} was not written")
-        # A stage with optional inputs is made from those that are still there.
+        # A stage with optional inputs reads only the inputs that still exist.
         if published_record is not None and not run.stage.optional_inputs:
             _check_same_bytes(run, published_record, record)
         return record
@@ -163,9 +166,9 @@ def _records_of_shards(run: StageRun) -> list[ShardRecord]:
 
 
 def _check_same_bytes(run: StageRun, before: ShardRecord, now: ShardRecord) -> None:
-    """Raise UserError if a lost shard that was made again has other bytes than before.
+    """Raise UserError if a rebuilt shard has other bytes than the lost shard had.
 
-    Later datasets were made from the bytes before.
+    Later datasets were built from the bytes of the lost shard.
     """
     if _digests(before) == _digests(now):
         return

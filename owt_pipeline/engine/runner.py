@@ -73,8 +73,8 @@ def run_stages(
     """Run stages with their options, in order, as one job, holding the lock of the run's folder.
 
     Finished stages are skipped. Calls `begun` when the run's sources are recorded, before the first
-    stage starts. Raises UserError for errors that the user can fix; before anything is written if
-    they are in the options. Raises WorkerError for a bug.
+    stage starts. Raises UserError for errors that the user can fix. If the options are wrong, it is
+    raised before anything is written. Raises WorkerError for a bug.
     """
     runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
     root, _ = read_root(runtime.workdir)
@@ -143,7 +143,7 @@ def _holding(
 
 
 def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, bool]:
-    """Run one stage unless its output is finished; return its manifest and whether it ran."""
+    """Run one stage unless its output is finished, and return its manifest and whether it ran."""
     (result,) = run_stages([(stage, options)], runtime)
     return result.manifest, result.seconds is not None
 
@@ -153,7 +153,7 @@ def without_imported(
 ) -> Sequence[tuple[Stage, Any]]:
     """Return the stages that run.
 
-    Imported text takes the place of what collect, fetch and extract would make.
+    Imported text replaces the output of collect, fetch and extract.
     """
     others = [
         (stage, options)
@@ -168,7 +168,7 @@ def without_imported(
 
 
 def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
-    """Return whether these flags name a runner other than this machine's own."""
+    """Return whether these flags name a runner that is not in LOCAL_RUNNERS."""
     if not beam_flags:
         # Importing Beam takes half a second, and a finished run does not need it.
         return False
@@ -185,7 +185,7 @@ def _run_graph(
     cluster: PipelineOptions | None,
 ) -> list[Result]:
     """Run the graph of some stages to its end, and return their results."""
-    # An earlier job may have left it.
+    # An earlier job may have left an outcome.
     take_outcome(runtime.workdir)
     started = time.time()
     failure = _failure_of_job(stages, runtime, version, cluster)
@@ -213,7 +213,7 @@ def _failure_of_job(
     version: str | None,
     cluster: PipelineOptions | None,
 ) -> Exception | None:
-    """Run the graph of some stages to its end; return its error, or None if it succeeded."""
+    """Run the graph of some stages to its end. Return its error, or None if it succeeded."""
     try:
         if cluster is not None:
             _run_on_cluster(stages, runtime, version, cluster)
@@ -236,7 +236,7 @@ def _failure_of_job(
 def _superseded_error(
     stages: Sequence[tuple[Stage, Any]], runtime: Runtime
 ) -> RunSuperseded | None:
-    """Return the error of a job that has ended although its run is not finished; else None."""
+    """Return the error of a job that has ended before its run was finished, or None."""
     workdir = runtime.workdir
     root, _ = read_root(workdir)
     if all(plan.finished for plan in plan_stages(stages, workdir, root)):
@@ -289,7 +289,7 @@ def _run_locally(
 
 
 def _preloaded(stages: Sequence[tuple[Stage, Any]]) -> list[str]:
-    """Return what the fork server loads for these stages."""
+    """Return the modules and functions that the fork server loads for these stages."""
     # Workers do not import the script that this process runs.
     modules = {type(stage).__module__ for stage, _ in stages} - {"__main__"}
     preloaded = [parts.__name__, *sorted(modules)]
@@ -330,7 +330,7 @@ def _run_on_cluster(
 def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: Any) -> None:
     """Append the job's Beam counters to the run's log."""
     counter_by_stage: dict[str, Counter[str]] = {stage.name: Counter() for stage, _ in stages}
-    # Each has one entry per transform that counts.
+    # Each counter has one entry per transform that counts.
     metrics = result.metrics().query()
     for counted in metrics["counters"]:
         metric = counted.key.metric

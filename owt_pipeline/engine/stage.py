@@ -1,10 +1,10 @@
-"""Describe stages: what a stage declares (`Stage`, `Step`), and the argument of its functions
+"""Describe stages: their declarations (`Stage`, `Step`), and the argument of their functions
 (`StageRun`).
 
-A stage reads datasets of a run and writes one. Shard k of its output is a pure function of what its
-key names. The modules of this room find the shards to make (`plan.py`), make them (`parts.py`) and
-publish them (`publish.py`). `graph.py` turns stages into Beam's transforms. Nothing here imports
-Beam.
+A stage reads datasets of a run and writes one. Shard k of its output is a pure function of the
+contents of its key. The modules of this room find the shards to make (`plan.py`), make them
+(`parts.py`) and publish them (`publish.py`). `graph.py` turns stages into Beam's transforms.
+Nothing here imports Beam.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Recorded: TypeAlias = Sequence[Mapping[str, Any]]
 """Sources as a manifest, or a generation, has recorded them."""
 
 FINAL_DATASETS = ("corpus", "tokens", "report")
-"""Datasets whose lost files are always made again; for those of others see `plan.py`."""
+"""Datasets whose lost files are always rebuilt. `plan.py` decides on files of other datasets."""
 
 KINDS_NEVER_DELETED = ("rejects", "places", "kept", "figures")
-"""Kinds of files that are always made again if they are lost: without rejects and places, a run
-loses URLs."""
+"""Kinds of files that are always rebuilt if they are lost. Without rejects and places, a run loses
+URLs."""
 
 
 class Stage:
@@ -65,8 +65,8 @@ class Stage:
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
       libraries: distributions whose version shapes the bytes, for the records.
-      can_patch: whether a shard can be made from the published one alone, without the inputs,
-        if they differ by `shard_history` only (export, for takedowns).
+      can_patch: whether a shard can be made from the published shard, without the inputs, if only
+        `shard_history` differs (export, for takedowns).
       flags: the flag that names sources of each kind, for a stage without inputs.
       steps: its work.
       example: a command line for `--help`.
@@ -126,17 +126,16 @@ class Stage:
     def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """Return the part of the run's history that changes a shard, as JSON: its retries or
-        takedowns.
+        """Return the retries or takedowns in the run's history that change a shard, as JSON.
 
-        None if there is none.
+        Returns None if there are none.
         """
         return None
 
     def preload(self, options: Any) -> Sequence[str]:
-        """Return what the process from which workers are forked loads once for all of them.
+        """Return the modules and functions that the fork server loads once for all workers.
 
-        Each is a module to import, or a `module:function` to call, which caches what it loads.
+        Each is a module to import, or a `module:function` to call, which fills a cache.
         """
         return ()
 
@@ -150,20 +149,20 @@ class Stage:
         return Summary()
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
-        """Return what the records of all shards add to the manifest, before they are published.
+        """Return the additions to the manifest that depend on the records of all shards.
 
-        The same records have the same summary.
+        It is called before the shards are published. The same records have the same summary.
         """
         return Summary()
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a stage adds to the manifest of its output, apart from its shards.
+    """Additions of a stage to the manifest of its output, apart from its shards.
 
     Attributes:
       counts: the stage's ledger, if it is not the sum over its shards (dedupe's decisions).
-      stats: counts of the stage, added to those of its shards.
+      stats: counts of the stage, added to the counts of its shards.
       properties: properties for the manifest. None from `finish` keeps those of `set_up`.
       contents: contents of files of the complete dataset, by path (`StageRun.asset_path`).
     """
@@ -242,17 +241,17 @@ _NAME_IN_PLAN_FILE = {"pending": "make", "lost": "gone", "num_settled": "settled
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=_NAME_IN_PLAN_FILE):
-    """What a stage at work makes: the content of `ledger/STAGE/work/WORK/plan-DIGEST.json`.
+    """The content of `ledger/STAGE/work/WORK/plan-DIGEST.json`: the shards that a stage makes.
 
     Every process that makes its parts or publishes its output opens the same `StageRun` from it.
 
     Attributes:
-      root: the run's generations, rounds and takedowns when it was planned; of its datasets,
-        those that the stage reads, and its output if it was published with a readable list.
+      root: the run's generations, rounds and takedowns when the stage was planned. Its datasets are
+        the inputs of the stage, and the output if it was published with a readable list.
       keys: the key of each shard of the output.
       made_from: the same without the shard's history of retries and takedowns.
       pending: the shards to make.
-      lost: those of them that were made before and whose files are missing.
+      lost: the pending shards that were made before and whose files are missing.
       num_settled: number of shards of the first generations, which are published with these keys.
       started: when the stage began, in seconds since 1970.
       properties: properties for the manifest, from `Stage.set_up`.
@@ -278,8 +277,8 @@ class StageRun:
       stage: the stage.
       options: its options.
       runtime: how and where it runs.
-      plan: what it makes.
-      name: name of the plan: the folder of its work, a slash, and the digest of its file. From it,
+      plan: the shards that it makes.
+      name: name of the plan: the folder of its work, a slash, and the digest of its file. With it,
         `open_run` opens the same run in another process.
     """
 
@@ -332,7 +331,7 @@ class StageRun:
         return self.root.generations[self.root.generation_number_of(shard)]
 
     def record_path(self, step: str, key: int) -> RecordPath:
-        """Return where the record of a shard is, or that of a part of an intermediate step."""
+        """Return the path of the record of a shard, or of a part of an intermediate step."""
         if step != SHARDS:
             return RecordPath(self.work / step / "records", key)
         versions = versions_of(self.stage.libraries)
@@ -386,7 +385,7 @@ class Runtime:
       beam_flags: Beam's flags; none for the local runner.
       run: id of the process or job that works on the run's folder.
       on_cluster: whether the runner places the parts, rather than the pool of this process.
-      host: where the run takes place, for the run's log: a runner's name; empty for this machine.
+      host: a runner's name, for the run's log; empty if the run takes place on this machine.
       versions: on a cluster, the versions of everything that shapes bytes, in the process that
         started the run.
       add: whether new sources become a generation. If not, they are an error.
@@ -406,8 +405,10 @@ class Runtime:
 
     @property
     def lock(self) -> bool:
-        """Return whether the lock of the run's folder is an object, which the parts renew, since
-        it expires."""
+        """Return whether the lock of the run's folder is an object.
+
+        An object expires, so the parts renew it.
+        """
         return self.on_cluster or not self.workdir.is_local
 
     def for_cluster(self, stages: Iterable[Stage], runner: str) -> Runtime:

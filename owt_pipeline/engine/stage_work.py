@@ -28,8 +28,8 @@ def plan_stage(
 ) -> Manifest | StageRun:
     """Return the manifest if the output is finished, otherwise the stage ready to work.
 
-    `later` are the stages after it, whose shards may need files that are lost. Raises UserError for
-    errors that the user can fix.
+    `later` are the stages after it. Their shards may need lost files of its output. Raises
+    UserError for errors that the user can fix.
     """
     runtime.check_versions()
     workdir = runtime.workdir
@@ -85,7 +85,7 @@ def _name_of_work(plan: StagePlan) -> str:
     return digest_of([plan.keys, plan.num_settled])[:16]
 
 
-# The run that this process works on, with its key: it is opened once, not once per part.
+# The run that this process works on, with its key. It is opened once, not once per part.
 _opened: tuple[Any, StageRun] | None = None
 
 

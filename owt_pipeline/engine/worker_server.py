@@ -1,4 +1,4 @@
-"""Load what all workers need, once for all. Only the fork server of `workers` imports this."""
+"""Load the modules that all workers need once. Only the fork server of `workers` imports this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ for name in ("_fixup_main_from_name", "_fixup_main_from_path"):
         setattr(spawn, name, lambda _: None)
 
 keep_pandas_out()
-# It also freezes what is imported: workers share memory that no collection touches.
+# `importing` also freezes the imported objects. Workers share memory that no collection touches.
 with importing():
     for preloaded in _preloaded:
         module, _, function = preloaded.partition(":")

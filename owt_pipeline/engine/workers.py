@@ -5,14 +5,14 @@ results. Results come back in the order of the batches, so the output's bytes do
 number of workers. A worker that dies, or does not respond in time, is replaced. Only its current
 task is affected, and the caller learns how it died.
 
-Processes are those of `multiprocessing`'s fork server: a fork of this process would copy locks that
-Beam's threads hold. `worker_server` is what the server loads once for all. A worker has a pipe of
-its own, so killing one at any moment harms no other, and it dies with this process, even in the
-midst of C code: the kernel kills it when the pipe closes by which multiprocessing lets it know of
-its parent.
+The fork server of `multiprocessing` starts the workers, because a fork of this process would copy
+locks that Beam's threads hold. The server loads `worker_server` once for all workers. Each worker
+has its own pipe, so killing one worker at any moment does not harm the others. A worker dies with
+this process, even in the midst of C code. The kernel kills it when the pipe closes that
+multiprocessing holds open for as long as the parent lives.
 
-Workers do not import the script that this process runs, so it needs no `if __name__ ==
-"__main__":`, and functions for workers have to be in a module.
+Workers do not import the script that this process runs. So the script needs no `if __name__ ==
+"__main__":`, but functions for workers have to be in a module.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TIMEOUT_SIGNAL = signal.SIGPROF
 """Signal that kills a worker when it has used up its CPU time."""
 
 PRELOAD = "OWT_PRELOAD"
-"""Variable with what the fork server is to load, after the folder of its socket."""
+"""Variable with the folder of the fork server's socket, and then the modules that it loads."""
 
 # Characters of a folder for a socket, whose path may have about a hundred.
 _MAX_TEMPORARY = 60
@@ -71,7 +71,7 @@ _MAX_TEMPORARY = 60
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """What takes the place of a result if the worker process died during the task.
+    """The result of a task during which the worker process died.
 
     Attributes:
       exit_code: the process's exit code; negative for a signal.
@@ -104,7 +104,7 @@ def died(death: WorkerDied) -> UserError | WorkerError:
 
 
 class WorkerPool:
-    """`workers` processes that call functions; each is started when there is a task for it."""
+    """`workers` processes that call functions. Each is started when there is a task for it."""
 
     def __init__(self, workers: int):
         start_server()
@@ -266,7 +266,7 @@ def start_server(preloaded: Sequence[str] = ()) -> None:
     """Start the process from which workers are forked, unless it runs, without waiting for it.
 
     It loads what workers need. `preloaded` is a result of `Stage.preload`: modules to import, and
-    `module:function`s to call, which cache what they load. Errors there are ignored: the worker
+    `module:function`s to call, which fill a cache. Errors there are ignored, because the worker
     that needs the module will raise them.
     """
     global _folder
@@ -317,7 +317,7 @@ def _start(target: Callable[..., object], *arguments: Any) -> Any:
 
 
 def _end(child: Any) -> int:
-    """Kill a process; return its exit code, negative for the signal that it died of."""
+    """Kill a process, and return its exit code; it is negative for a signal."""
     with _processes:
         child.kill()
         child.join()
