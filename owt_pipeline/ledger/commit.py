@@ -67,12 +67,12 @@ def shard_name(shard: int) -> str:
 
 @dataclass(frozen=True)
 class RecordPath:
-    """Where the record of a shard is, or that of a part of an intermediate step, and its origin.
+    """The path of the record of a shard, or of a part of an intermediate step, and its origin.
 
     Attributes:
       records: the folder of records.
       shard: the shard or part.
-      key: hex SHA-256 of what the shard is made from; empty for a part.
+      key: hex SHA-256 of everything that the shard is built from; empty for a part.
       made_from: see `ShardRecord`.
       versions: versions of the libraries that shape the bytes.
     """
@@ -93,7 +93,7 @@ class RecordPath:
     def find(self) -> tuple[ShardRecord | None, str | None]:
         """Return the record, and the version of its file.
 
-        The record is None if it is missing or damaged: its part is then made again.
+        The record is None if it is missing or damaged. Its part is then rebuilt.
         """
         content, version = self.records.read_version(self.name) or (b"", None)
         try:
@@ -130,13 +130,13 @@ class ShardWriter:
         """Prepare to write one shard.
 
         Args:
-          folder: the run's folder, or that of the stage's work for an intermediate step.
+          folder: the run's folder. For an intermediate step, the folder of the stage's work.
           place: the shard's record.
           outputs: schema of each output; "" is the dataset itself, another name a folder in it. A
             step has none.
           dataset: the dataset's name; "" for an intermediate step, which has no ledger, so its rows
             need not balance.
-          step: an intermediate step's name, which is also that of its folder.
+          step: name of an intermediate step and of its folder.
           file_format: `parquet` or `arrow`.
           replaces: version of a damaged record that this one replaces.
         """
@@ -215,9 +215,9 @@ class ShardWriter:
         self._referred_files += files
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
-        """Send rows to part `key` of the next step; with an array (rows,), each row to its part.
+        """Send rows to part `key` of the next step. An array (rows,) has the part of each row.
 
-        They stay in a file of this part until the stage is finished.
+        The rows stay in a file of this part until the stage is finished.
         """
         if self._slices is None:
             self._slices = SliceWriter(self.open_file(".slices", SLICES))
@@ -279,8 +279,8 @@ class _OpenFile:
 class _Sink:
     """Writes a Parquet or Arrow file, ROW_GROUP_BYTES at a time.
 
-    These are one row group, or several smaller ones. Where a group ends depends only on the rows,
-    not on the batches in which they came.
+    These bytes are one row group, or several smaller ones. The end of a group depends only on the
+    rows, not on the batches in which they came.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class _Sink:
 
 
 def _bytes_of_rows(rows: pa.RecordBatch) -> np.ndarray:
-    """Return about how many bytes each row has, int64 (rows,).
+    """Return the approximate number of bytes of each row, int64 (rows,).
 
     Texts and lists count by their length. Every value counts eight bytes.
     """
@@ -365,7 +365,7 @@ def _item_bytes(kind: pa.DataType) -> int:
 def lost_files(workdir: Storage, files: Iterable[ShardFile]) -> dict[str, str]:
     """Return the problem of each of these files that is missing or has another size, by path.
 
-    Each folder is listed once: in a bucket, a request per file would cost more.
+    Each folder is listed once, because in a bucket a request per file would cost more.
     """
     files_by_folder: dict[str, list[ShardFile]] = {}
     for file in files:
@@ -410,8 +410,8 @@ def publish_dataset(
       version: version of the root that this run wrote last.
       about: the other fields of the manifest.
 
-    Another attempt of this run may have published the same. Returns the manifest and the version of
-    the root. Raises RunSuperseded if another run has published.
+    Another attempt of this run may have published the same dataset. Returns the manifest and the
+    version of the root. Raises RunSuperseded if another run has published.
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])

@@ -60,7 +60,7 @@ class DatasetReader:
 
     @property
     def remedy(self) -> str:
-        """Return how the dataset is made again, for a message."""
+        """Return the advice to rebuild the dataset, for a message."""
         if self.manifest.stage == "import":
             return f"{command('owt', 'import', self.workdir)} with the same files makes it again"
         return f"{command('owt', 'run', self.workdir)} makes it again"
@@ -143,7 +143,7 @@ class DatasetReader:
     ) -> Iterator[LocatedRow]:
         """Yield the rows of a shard that have one of the ids, in the order of the files.
 
-        A row has `columns`, by default all. Of a row group without such a row, only ids are read.
+        A row has `columns`, by default all. If a row group has no such row, only its ids are read.
         Raises UserError for a damaged file.
         """
         wanted_ids = pa.array(sorted(ids), pa.uint64())
@@ -181,7 +181,7 @@ class DatasetReader:
 
 
 class RecordsReader(DatasetReader):
-    """Reads a dataset by the records of its shards, whether or not a list of files has them."""
+    """Reads a dataset by the records of its shards, even if no list of files contains them."""
 
     def __init__(self, workdir: Storage, manifest: Manifest, records: Iterable[ShardRecord]):
         super().__init__(workdir, manifest)
@@ -196,12 +196,12 @@ class RecordsReader(DatasetReader):
         return self._table
 
 
-# A batch of the longest documents may be this large, since all its rows are in memory.
+# A batch of long documents has about this size at most, because all its rows are in memory.
 _MAX_BATCH_BYTES = 64 << 20
 
 
 def _rows_within_bytes(metadata: pq.FileMetaData, rows: int) -> int:
-    """Return how many rows to read at a time: `rows`, or fewer of a file with long ones."""
+    """Return the number of rows to read at a time: `rows`, or fewer if the rows are long."""
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         row_bytes = group.total_byte_size // max(group.num_rows, 1)
@@ -268,7 +268,7 @@ def _row_groups_of(source: pa.NativeFile, path: str) -> _ParquetRowGroups | _Arr
 
 @contextlib.contextmanager
 def reading(workdir: Storage, name: str) -> Iterator[None]:
-    """Turn errors of reading a file of the run into a UserError that says what to do."""
+    """Turn errors of reading a file of the run into a UserError with the commands that help."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:

@@ -29,8 +29,10 @@ SLICES = "slices"
 """Kind of the file with the rows that a part sent."""
 
 SLICE_BYTES = 32 << 20
-"""Target size of a slice: the rows of a key are divided into slices of about this size, each
-read by one request."""
+"""Target size of a slice. The rows of a key are divided into slices of about this size.
+
+One request reads one slice.
+"""
 
 # Bytes that are read at once from a bucket, in up to 16 slices.
 _READ_BYTES = 4 * SLICE_BYTES
@@ -67,8 +69,9 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
 
 
 class SliceWriter:
-    """Writes rows by key into one file: the rows of a key in one slice, or in several of 32 MiB
-    or more.
+    """Writes rows by key into one file.
+
+    The rows of a key are in one slice, or in several slices of 32 MiB or more.
 
     Rows that exceed the memory limit wait in temporary files, sorted by key. These are merged at
     the end, so the number of slices does not grow with the number of rows.
@@ -83,7 +86,7 @@ class SliceWriter:
         self._buffer = pa.allocate_buffer(0)
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
-        """Send rows to `key`; with an array (rows,), each row to its own key."""
+        """Send rows to `key`. An array (rows,) has the key of each row."""
         if not rows.num_rows:
             return
         if isinstance(key, np.ndarray):
@@ -117,7 +120,7 @@ class SliceWriter:
             self._index.append((key, offset, length, len(slice_rows)))
 
     def _sort(self, spill: bool) -> None:
-        """Sort the waiting rows by key; with `spill`, move them to a temporary file."""
+        """Sort the waiting rows by key. With `spill`, move them to a temporary file."""
         for schema, waiting in self._waiting.items():
             keys = np.concatenate([keys for keys, _ in waiting])
             table = pa.Table.from_batches([rows for _, rows in waiting]).combine_chunks()
@@ -131,12 +134,12 @@ class SliceWriter:
         self._waiting_bytes = 0
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
-        """Write batches as one stream; return its offset and length in bytes."""
+        """Write batches as one stream, and return its offset and length in bytes."""
         self._file.write(b"\0" * (-self._file.bytes % _ALIGNMENT))
         start = self._file.bytes
         size = pa.MockOutputStream()
         _write_stream(size, batches)
-        # The buffer is reused: new memory costs more than the copy into it.
+        # The buffer is reused, because new memory costs more than the copy into it.
         if self._buffer.size < size.size():
             self._buffer = pa.allocate_buffer(size.size())
         _write_stream(pa.FixedSizeBufferWriter(self._buffer), batches)
@@ -201,7 +204,7 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
 def read_slices(work: Storage, slices: Iterable[Slice]) -> Iterator[pa.Table]:
     """Yield the rows of each slice, in order, as one or more tables.
 
-    They are memory-mapped from a local disk; in a bucket, 16 slices are read at once. Raises
+    On a local disk, the rows are memory-mapped. In a bucket, 16 slices are read at once. Raises
     UserError if a file is damaged.
     """
     with_rows = [slice for slice in slices if slice.length]

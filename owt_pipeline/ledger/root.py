@@ -1,8 +1,8 @@
 """Read and replace the root manifest of a run: its finished datasets and its history.
 
 It is replaced by compare-and-swap. A run's processes pass the version of the root that they wrote
-last from step to step. So of two runs in one folder only one can publish: the other finds a version
-that is not its own, and stops (`RunSuperseded`).
+last from step to step. So if two runs are in one folder, only one can publish. The other finds a
+version that is not its own, and stops (`RunSuperseded`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _checked: dict[str, str] = {}
 def read_root(workdir: Storage) -> tuple[Root, str | None]:
     """Return the root manifest and its version; an empty one, and None, if there is none.
 
-    A damaged or missing root is restored from its copy, and a damaged, missing or older copy is
-    written anew. A restored root names the longest list of takedowns in the ledger, whatever the
-    copy names: lists only grow, and an older one would bring back what was removed. Raises
-    UserError if the root and its copy are damaged.
+    A damaged or missing root is restored from its copy. A damaged, missing or older copy is
+    replaced. A restored root names the longest list of takedowns in the ledger, whatever the copy
+    names. Lists only grow, and an older list would bring back removed documents. Raises UserError
+    if the root and its copy are damaged.
     """
     content, version = workdir.read_version(ROOT) or (b"", None)
     with contextlib.suppress(ManifestError):
@@ -58,14 +58,16 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
     takedowns = _longest_takedowns(workdir) or copy.takedowns
     restored = msgspec.structs.replace(copy, takedowns=takedowns)
     logger.warning("%s was damaged or gone, and is restored from its copy", workdir.path(ROOT))
-    # Of two processes, one restores it, and both read what it wrote.
+    # If two processes restore it at once, only one succeeds, and both read the same root.
     workdir.swap(ROOT, restored.to_json(), version)
     return read_root(workdir)
 
 
 def problem_of_copy(workdir: Storage) -> str:
-    """Return what is wrong with the copy of the root manifest; "" for nothing, or without a root
-    that can be read."""
+    """Return the problem of the root manifest's copy.
+
+    Returns "" if it has none, or if no root can be read.
+    """
     content, version = workdir.read_version(ROOT) or (b"", None)
     if version is None:
         return ""
@@ -91,7 +93,7 @@ def _problem_of_copy(root: Root, content: bytes, copy: bytes | None) -> str:
 
 
 def _renew_copy(workdir: Storage, root: Root, content: bytes) -> None:
-    """Write the copy anew if something is wrong with it, unless another process does so."""
+    """Replace the copy if it has a problem, unless another process does so."""
     copy, version = workdir.read_version(COPY) or (None, None)
     if _problem_of_copy(root, content, copy):
         workdir.swap(COPY, content, version)

@@ -37,7 +37,7 @@ _RECORD = re.compile(
 )
 _WORK = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/(?P<work>[0-9a-f]+)/.+")
 _PLAN = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/(?P<work>[0-9a-f]+)/plan-[0-9a-f]+\.json")
-# Segments of the web are not among them: they cannot be made again.
+# Segments of the web are left out, because they cannot be rebuilt.
 _REMOVABLE = re.compile(
     "|".join(
         (
@@ -74,13 +74,13 @@ class _StageWork:
 
 
 def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False) -> None:
-    """Remove what no finished dataset needs.
+    """Remove the files that no finished dataset needs.
 
     Args:
       run: id of the run that has ended.
       since: when it began, by the clock of the storage.
-      is_complete: whether it has run all stages, so that nothing is left to be continued. What
-        is newer than the run stays nevertheless: a run that took over may have made it.
+      is_complete: whether it has run all stages, so that nothing is left to be continued. Files
+        that are newer than the run stay nevertheless: a run that took over may have written them.
     """
     root, version = read_root(workdir)
     if version is None:
@@ -122,7 +122,7 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
             return True
         if stage not in keys:
             return False
-        # A takedown between a killed stage and its continuation must leave what the stage has.
+        # A takedown between a killed stage and its continuation must leave the stage's files.
         work = work_by_stage[stage]
         return bool(work.made or not work.resumable)
 
@@ -184,8 +184,8 @@ def _unpublished_records(
 ) -> tuple[list[str], list[str]]:
     """Return the records of keys that are not published, by their names.
 
-    The first are those that nothing needs. The second are those with which an interrupted stage
-    continues.
+    Nothing needs the records in the first list. An interrupted stage continues with the records in
+    the second list.
     """
     published: dict[str, set[str]] = {}
     for stage, stage_keys in keys.items():
@@ -205,7 +205,7 @@ def _unpublished_records(
 
 
 def _is_file(name: str) -> bool:
-    """Return whether a name is that of a shard's file, a list or an asset."""
+    """Return whether a name belongs to a shard's file, a list or an asset."""
     return (
         bool(_REMOVABLE.fullmatch(name))
         and not _RECORD.fullmatch(name)

@@ -40,8 +40,7 @@ def versions_of_everything(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_versions(expected: Mapping[str, str]) -> None:
-    """Raise UserError with both lists if the versions of this process differ from those of the
-    run."""
+    """Raise UserError with both lists if this process and the run have different versions."""
     if not expected:
         return
     libraries = [name for name in expected if name not in ("python", OURS)]
