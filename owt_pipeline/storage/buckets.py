@@ -33,12 +33,12 @@ from owt_pipeline.errors import UserError
 _Answer = TypeVar("_Answer")
 
 PIECE_BYTES = 32 << 20
-"""Size of an upload's pieces; each is one request, and two are in memory at once."""
+"""Size of an upload's pieces. Each is one request, and two are in memory at once."""
 
 REQUESTS_AT_ONCE = 16
 _READ_AHEAD_BYTES = 1 << 20
 
-# Parts of error messages that mean: no credentials are set, and a cloud gives this machine none.
+# Parts of error messages for a machine without credentials, neither set nor given by a cloud.
 _NO_CREDENTIALS = (
     "//169.254.",
     "//metadata",
@@ -47,15 +47,15 @@ _NO_CREDENTIALS = (
     "Account must be specified",
 )
 
-# How long a process's first request is tried, and all later ones.
+# Seconds for which a process's first request is tried, and each later request.
 _FIRST_SECONDS = 7.0
 _RETRY_SECONDS = 120.0
 
-# How long a request that a web server refuses is tried: Common Crawl's server answers 403 if
-# requests come too fast.
+# Seconds for which a request that a web server refuses is tried. Common Crawl's server answers 403
+# if requests come too fast.
 _REFUSED_SECONDS = 300.0
 
-# Prefixes of the variables that a client depends on: when one changes, a bucket gets a new client.
+# Prefixes of the variables that a client depends on. If one changes, a bucket gets a new client.
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
 
 # One client per bucket and process, so that connections are reused.
@@ -71,12 +71,11 @@ _ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZUR
 
 
 class Bucket:
-    """The objects below a folder (`gs://`, `s3://`, `az://`), with the methods of `Disk`; names
-    are relative to it. Those on a web server (`http://`, `https://`) can be read, but not listed
-    or written.
+    """The objects below a folder (`gs://`, `s3://`, `az://`), with the methods of `Disk`.
 
-    Versions of objects are etags; on Google, generations. obstore's errors are turned into those of
-    `Storage`.
+    Names are relative to the folder. Objects on a web server (`http://`, `https://`) can be read,
+    but not listed or written. Versions of objects are etags, or generations on Google. Errors of
+    obstore are turned into the errors that `Storage` raises.
 
     Attributes:
       spool_folder: local folder of files that are to be uploaded.
@@ -125,13 +124,13 @@ class Bucket:
     def list(self, prefix: str, limit: int = 1000) -> Iterator[tuple[str, int, float]]:
         """Yield name, bytes and time of the objects whose names begin with `prefix`."""
         with self._request(prefix) as (store, key):
-            folder = key.rpartition("/")[0]  # obstore lists folders only
+            # obstore lists only folders.
+            folder = key.rpartition("/")[0]
             for page in store.list(folder or None, chunk_size=limit):
                 for entry in page:
                     name = entry["path"]
-                    if name.startswith(key) and not name.endswith(
-                        "/"
-                    ):  # by which a console shows an empty folder
+                    # A console shows an empty folder by an object with this name.
+                    if name.startswith(key) and not name.endswith("/"):
                         yield (
                             name[len(self._prefix) :],
                             entry["size"],
@@ -148,8 +147,10 @@ class Bucket:
             store.put(key, file, chunk_size=piece, max_concurrency=2)
 
     def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Write if the object has this version (None: does not exist). Returns the new version,
-        or None if not written."""
+        """Write if the object has this version, or with None if it is missing.
+
+        Returns the new version, or None if nothing was written.
+        """
         from obstore import exceptions
 
         known = {"version": version} if self._of_version == "version" else {"e_tag": f'"{version}"'}
@@ -168,13 +169,12 @@ class Bucket:
             return None
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; a missing one is no error."""
+        """Delete objects. Missing objects are ignored."""
         try:
             with self._request("") as (store, folder):
                 _retried(lambda: store.delete([folder + name for name in names]))
-        except (
-            FileNotFoundError
-        ):  # on Azure and Google: one is missing, and the others may not be deleted yet
+        except FileNotFoundError:
+            # On Azure and Google, one object is missing, and others may not be deleted yet.
             for name in names if len(names) > 1 else ():
                 self.delete([name])
 
@@ -193,8 +193,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _request(self, name: str) -> Iterator[tuple[Any, str]]:
-        """The bucket's client and the object's key; raises the client's errors as those of
-        `Storage`."""
+        """Yield the bucket's client and the object's key, and raise the errors of `Storage`."""
         key = self._prefix + name
         store = self._connected(key)
         try:
@@ -219,22 +218,23 @@ class Bucket:
             return _stores[identity]
 
     def _prove(self, key: str) -> None:
-        """Make one small request; raise UserError if it fails or takes over seven seconds."""
+        """Make one small request. Raise UserError if it fails or takes over seven seconds."""
         try:
             # In a thread, because a name server or a metadata server may not answer for longer.
             store = _store(self._scheme, self._place, _FIRST_SECONDS * 0.6)
             asking = in_thread(lambda: _ask(store, key, lists=self._scheme in _CREDENTIALS))
             asking.result(_FIRST_SECONDS)
         except Exception as error:
-            late = isinstance(
-                error, (TimeoutError, concurrent.futures.TimeoutError)
-            )  # one class from Python 3.11 on
+            # These are one class from Python 3.11 on.
+            late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))
             slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
             if (failure := slow or _failure(error)) is None:
                 raise
             if failure.kind == "refused" and self._scheme not in _CREDENTIALS:
-                return  # the web server is there, and is asked again
-            if failure.kind == "missing":  # of the listing; a missing object is not a failure
+                # The web server has answered. The request itself shows what it refuses.
+                return
+            # The listing was missing: `_ask` does not raise for a missing object.
+            if failure.kind == "missing":
                 failure = Failure("no bucket", failure.detail)
             raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error
 
@@ -248,7 +248,8 @@ def _ask(store: Any, key: str, lists: bool) -> None:
             failure = _failure(error)
             if failure is None or failure.kind != "missing":
                 raise
-    if lists:  # only a listing shows whether the object or the bucket is missing
+    # Only a listing shows whether the object or the bucket is missing.
+    if lists:
         next(iter(store.list(key.rpartition("/")[0] or None, chunk_size=1)), None)
 
 
@@ -282,7 +283,7 @@ class _Ranges(io.RawIOBase):
 
 
 def _explained(uri: str, failure: Failure, first: bool) -> Exception:
-    """Return the error for a failure; `first` if it is that of a process's first request."""
+    """Return the error for a failure. `first` means that a process's first request failed."""
     scheme = urlsplit(uri).scheme
     is_bucket = scheme in _CREDENTIALS
     match failure.kind:
@@ -366,9 +367,8 @@ def _failure(error: Exception) -> Failure | None:
     if not isinstance(error, exceptions.BaseError | FileNotFoundError):
         return None
     text = str(error)
-    message = re.search(
-        r"<Message>([^<]*)", text
-    )  # of an answer in XML; otherwise at the end of the first line
+    # XML has the message in an element. Other answers have it at the end of the first line.
+    message = re.search(r"<Message>([^<]*)", text)
     detail = message[1] if message else text.partition("\n")[0].rpartition(" - ")[2]
     if "NoSuchBucket" in text or "ContainerNotFound" in text:
         return Failure("no bucket", detail)
@@ -417,7 +417,7 @@ def _google_settings() -> dict[str, Any]:
 
 
 def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
-    """Return what obstore does not find by itself: an endpoint, the region, a profile's keys."""
+    """Return the settings that obstore does not find: an endpoint, the region, a profile's keys."""
     settings: dict[str, Any] = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

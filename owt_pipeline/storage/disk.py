@@ -1,6 +1,6 @@
 """Read and write folders on a local disk, for `Storage`.
 
-Files are written under temporary names, and get their own when they are complete.
+Files are written under temporary names, and get their final names when they are complete.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import pyarrow.fs
 from owt_pipeline.errors import UserError
 
 SPOOL_FOLDER = ".tmp"
-"""Subfolder for files that are being written; not part of any dataset."""
+"""Subfolder for files that are being written. It is not part of any dataset."""
 
-# How long a process waits for another one's lock. It is held for microseconds, unless its holder
-# was stopped.
+# Seconds that a process waits for another process's lock. The lock is held for microseconds, unless
+# its holder was stopped.
 _LOCK_SECONDS = 30.0
 
 
@@ -115,7 +115,7 @@ class Disk:
         with self._spool(content) as file:
             file.sync()
             try:
-                # Unlike a rename, it fails where the name is taken.
+                # Unlike a rename, a link fails if the name is taken.
                 os.link(file.path, target)
             except FileExistsError:
                 return None
@@ -134,7 +134,7 @@ class Disk:
     def _swap(self, name: str, content: bytes, version: str) -> str | None:
         target = self._at(name)
         with self._spool(content) as file:
-            # It may take seconds, so it is not done under the lock: a process could be stopped.
+            # A sync may take seconds, and the process could be stopped, so it holds no lock yet.
             file.sync()
             # Without a new time, a version could repeat: the kernel's clock may tick every 4 ms,
             # and inodes are reused.
@@ -165,7 +165,7 @@ class Disk:
     def _locked(self) -> Iterator[None]:
         """Let one process at a time swap files of this folder.
 
-        A killed process loses the lock, a stopped one keeps it.
+        A killed process loses the lock. A stopped process keeps it.
         """
         path = os.path.join(self.spool_folder, "lock")
         until = time.monotonic() + _LOCK_SECONDS
@@ -203,7 +203,7 @@ def check_utf8(path: str) -> None:
 
 
 def _move(path: str, target: str) -> None:
-    """Rename a file. Copy it, synced, where the target's folder is a link to another disk."""
+    """Rename a file. If the target's folder is a link to another disk, copy and sync the file."""
     try:
         os.replace(path, target)
     except OSError as error:
@@ -242,7 +242,7 @@ class HashingFile:
       path: its path on the local disk.
     """
 
-    # pyarrow's writers read it. Whoever opened the file closes it.
+    # pyarrow's writers read this field. The caller that opened the file closes it.
     closed = False
 
     def __init__(self, raw: BinaryIO, path: str, publish: Callable[[str, str], None]):
@@ -274,7 +274,7 @@ class HashingFile:
         os.fsync(self._raw.fileno())
 
     def abandon(self) -> None:
-        """Discard all further writes: pyarrow's writers complete their file even after an error."""
+        """Discard further writes. pyarrow's writers complete their file even after an error."""
         self._abandoned = True
 
     def tell(self) -> int:
@@ -289,7 +289,7 @@ class HashingFile:
 
     @property
     def sha256(self) -> str:
-        """Return the hex SHA-256 of what was written so far."""
+        """Return the hex SHA-256 of the bytes written until now."""
         return self._digest.hexdigest()
 
 
@@ -362,7 +362,7 @@ def remove_dead_spools(folder: str) -> None:
 
 @contextlib.contextmanager
 def _full_disk_explained(path: str) -> Iterator[None]:
-    """Turn the error of a full disk into a UserError that says what to do."""
+    """Turn the error of a full disk into a UserError that advises to free space."""
     try:
         yield
     except OSError as error:

@@ -63,7 +63,7 @@ class Storage:
     """A folder; `storage / "name"` is a folder in it. Picklable, so that a Beam worker can open it.
 
     Methods raise FileNotFoundError for a missing file, UserError for a missing or forbidden bucket,
-    and OSError for a disk, network or server that fails; requests to a bucket are retried for two
+    and OSError for a disk, network or server that fails. Requests to a bucket are retried for two
     minutes first.
     """
 
@@ -132,7 +132,7 @@ class Storage:
     def walk(self, prefix: str = "") -> Iterator[Entry]:
         """Yield the entries of `list` as they are found.
 
-        So the first ones of a large folder cost little.
+        So the first entries of a large folder cost little.
         """
         yield from map(Entry._make, self._files.list(prefix))
 
@@ -145,7 +145,7 @@ class Storage:
         return self._files.size(name)
 
     def exists(self, name: str = "") -> bool:
-        """Return whether there is such a file, or folder (in a bucket: one with a file in it)."""
+        """Return whether a file or folder exists. In a bucket, a folder exists if it has a file."""
         return self._files.exists(name)
 
     def sha256(self, name: str) -> str:
@@ -163,13 +163,13 @@ class Storage:
     def create(self, name: str, content: bytes) -> bool:
         """Write a file unless it exists; of several writers, one gets True.
 
-        If a bucket's response is lost and the request retried, even the one that wrote the file
+        If a bucket's response is lost and the request is retried, even the writer that succeeded
         gets False. A caller that has to know reads the file.
         """
         return self.swap(name, content, None) is not None
 
     def swap(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Replace a file if it still has this version; with None, if it does not exist.
+        """Replace a file if it still has this version. With None, write it if it is missing.
 
         Returns the new version, or None if the file has another one. On S3, files of equal content
         have equal versions, so never write the same content twice. As with `create`, a lost
@@ -204,7 +204,7 @@ class Storage:
         """
         if not self.is_local:
             return
-        # Backwards, so that a folder comes after those in it.
+        # Backwards, so that a folder comes after its subfolders.
         for path, _, _ in sorted(os.walk(self.path(folder)), reverse=True):
             if os.path.basename(path) == SPOOL_FOLDER:
                 remove_dead_spools(path)
@@ -215,7 +215,7 @@ class Storage:
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
     """Return the result of `call` for each item, in order.
 
-    16 calls run at once: for calls that wait for a bucket.
+    Use it for calls that wait for a bucket: 16 run at once.
     """
     with concurrent.futures.ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
         return list(threads.map(call, items))
@@ -275,17 +275,17 @@ _sha256_by_file: dict[tuple[str, int, int, int], str] = {}
 def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what identifies a source file in a key: its name, length and a digest.
 
-    A local file is known by the SHA-256 of its content (`sha256`). A compressed file that ends in
-    a checksum is known by its first and last MiB (`ends_sha256`), and so is a file in a bucket: to
-    read hundreds of gigabytes only to find that nothing has changed would cost too much. Of a file
-    of at most 2 MiB these are all of its content. `seen`, which is not part of the key, has the
-    mtime and inode of a local file with its SHA-256, so that it is hashed again only if its size or
-    one of these has changed.
+    A local file is identified by the SHA-256 of its content (`sha256`). A compressed file that ends
+    in a checksum is identified by its first and last MiB (`ends_sha256`), and so is a file in a
+    bucket. To read hundreds of gigabytes only to find that nothing has changed would cost too much.
+    If a file has at most 2 MiB, these are all of its content. `seen`, which is not part of the key,
+    has the mtime and inode of a local file with its SHA-256, so that the file is hashed again only
+    if its size, mtime or inode has changed.
 
     Args:
       uri: path or URI of the file.
-      recorded: what an earlier call returned for the file. It keeps the form of its digest for as
-        long as it is unchanged, so that a run of an earlier version keeps its keys.
+      recorded: the result of an earlier call for the file. While the file is unchanged, its digest
+        keeps this form, so that a run of an earlier version keeps its keys.
     """
     recorded = recorded or {}
     folder, name = folder_of(uri)
@@ -386,14 +386,14 @@ def expand_globs(patterns: tuple[str, ...], what: str, known: Collection[str] = 
 
 
 def _is_match(uri: str, pattern: str) -> bool:
-    """Return whether a file is that of a pattern, below its folder, or matches its glob."""
+    """Return whether a pattern names a file or a folder above it, or matches it as a glob."""
     if uri == pattern or uri.startswith(f"{pattern.rstrip('/')}/"):
         return True
     return fnmatch.fnmatchcase(uri, pattern)
 
 
 def each_once(paths: Iterable[str], what: str) -> list[str]:
-    """Return the paths without another spelling of one (`./x` after `x`), which is logged."""
+    """Return the paths, and log and leave out other spellings of a path (`./x` after `x`)."""
     path_by_place: dict[str, str] = {}
     for path in paths:
         place = path if "://" in path else os.path.abspath(path)

@@ -4,10 +4,10 @@ The lock saves double work. The ledger is right without it.
 
 On a disk it is `flock` on a file, `.lock`, which the kernel frees with the process. In a bucket, or
 where a job on a cluster does the work, it is an object, `.job`. It is created only if absent, and
-renewed by whoever works: the process that waits for the job, and each worker before a part. An
-object that has not changed for ten minutes can be taken over. These are measured by the clock of
-the process that watches it: clocks of two machines are never compared. The object of a single
-process of this machine can be taken over as soon as the process has ended.
+renewed by the process that waits for the job, and by each worker before a part. An object that has
+not changed for ten minutes can be taken over. The process that watches the object measures them by
+its own clock, so the clocks of two machines are never compared. The object of a single process of
+this machine can be taken over as soon as the process has ended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Holder(msgspec.Struct, frozen=True):
       command: its command, without flags.
       pid: its process.
       host: the process's machine.
-      alone: whether there is only this process, and no job whose workers renew the object, too.
+      alone: whether only this process holds the lock, without a job whose workers renew it, too.
       renewals: number of renewals. On S3, equal contents would have equal versions.
     """
 
@@ -74,7 +74,7 @@ def hold(workdir: Storage, run: str, *, as_object: bool = False) -> Iterator[flo
     """Hold the lock on a run's folder, which is created if missing, until the block ends.
 
     If the block raises JobRuns, the object is left to the job. Yields since when the lock is held,
-    in seconds since 1970 by the clock of the storage. Arguments and errors are as of `take`.
+    in seconds since 1970 by the clock of the storage. `take` describes the arguments and errors.
     """
     since = take(workdir, run, as_object=as_object)
     try:
@@ -99,7 +99,7 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
     """
     is_object = as_object or not workdir.is_local
     if is_object and (since := _held_since(workdir, run)) is not None:
-        # Perhaps another process of the job has taken it. Then this one could not lock the file.
+        # Another process of the job may have taken it. Then this process could not lock the file.
         return since
     since = _flock(workdir, run) if workdir.is_local else 0.0
     try:
@@ -123,12 +123,12 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
 
 
 def is_held(workdir: Storage, run: str) -> bool:
-    """Return whether the object is a run's."""
+    """Return whether the object belongs to a run."""
     return _held_since(workdir, run) is not None
 
 
 def _held_since(workdir: Storage, run: str) -> float | None:
-    """Return when the object of a run was written last; None if it is not this run's."""
+    """Return when the object was written last, or None if it does not belong to the run."""
     holder, _ = _read(workdir)
     if holder is None or holder.run != run:
         return None
@@ -193,8 +193,9 @@ def _unlock(workdir: Storage, run: str) -> None:
 def renew(workdir: Storage, run: str, *, look: bool = False) -> None:
     """Renew the object, at most once a minute per process.
 
-    Within that minute it is only read, with `look`, or nothing is done. Raises RunSuperseded if it
-    is not this run's: another run has taken it over, and may have ended since.
+    Within that minute, `look` only reads the object, and without `look` nothing is done. Raises
+    RunSuperseded if the object does not belong to this run. Then another run has taken it over, and
+    may have ended since.
     """
     now = time.monotonic()
     is_due = now >= _renewed.get((workdir.uri, run), -RENEW_SECONDS) + RENEW_SECONDS
@@ -206,7 +207,7 @@ def renew(workdir: Storage, run: str, *, look: bool = False) -> None:
             f"{workdir} was taken over by {holder or 'another run'}; this run stops"
         )
     if is_due:
-        # Tried once: of many processes, one renews it.
+        # Tried once, because it is enough if one of many processes renews the object.
         _renewed[workdir.uri, run] = now
         renewed = msgspec.structs.replace(holder, renewals=holder.renewals + 1)
         workdir.swap(OBJECT, msgspec.json.encode(renewed), version)
@@ -267,7 +268,7 @@ def _wait_for_end(workdir: Storage) -> bool:
 
 
 def running(workdir: Storage) -> Holder | None:
-    """Return who works on the run, as far as one read shows; None for nobody."""
+    """Return the holder of the run's lock, as far as one read shows; None without a holder."""
     if workdir.is_local and workdir.exists(FILE):
         with open(workdir.path(FILE), "rb") as file:
             try:
@@ -279,7 +280,7 @@ def running(workdir: Storage) -> Holder | None:
 
 
 def _has_ended(holder: Holder) -> bool:
-    """Return whether the object is that of a single process of this machine which has ended."""
+    """Return whether the lock object belongs to a process of this machine that has ended."""
     if not holder.alone or holder.host != socket.gethostname():
         return False
     try:
