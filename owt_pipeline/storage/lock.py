@@ -280,7 +280,7 @@ def running(workdir: Storage) -> Holder | None:
 
 
 def _has_ended(holder: Holder) -> bool:
-    """Return whether the lock object belongs to a process of this machine that has ended."""
+    """Return whether the object belongs to a single process of this machine, now ended."""
     if not holder.alone or holder.host != socket.gethostname():
         return False
     try:
