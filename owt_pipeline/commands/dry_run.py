@@ -1,4 +1,4 @@
-"""`owt run --dry_run`: what a run would do, stage by stage, without doing it."""
+"""`owt run --dry_run`: the plan of a run, stage by stage, without running it."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def _step(plan: StagePlan, earlier_plans: Sequence[StagePlan]) -> Step:
     if not cause and changed_inputs:
         cause = f"{changed_inputs[0]}/ changes"
     num_rows = None
+    # Here the rows that enter a shard are the rows of the input's shard with the same number.
     if len(input_plans) == 1 and stage.reads == "shard":
         num_rows = _num_rows_of(input_plans[0], plan.pending)
     return Step(

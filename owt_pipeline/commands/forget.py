@@ -135,6 +135,8 @@ def _record(workdir: Storage, run: str, listed: Takedowns, resolved: Resolved) -
     """Add the resolved takedowns to the run's list."""
     extended = with_resolution(workdir, listed, resolved)
     if extended != listed:
+        # The list is written before the root manifest names it, so a killed command leaves the
+        # earlier list in force.
         path = write_takedowns(workdir, extended)
         change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run)
     logger.info("%s has the list: %s goes on with it, too", workdir, command("owt", "run", workdir))
@@ -204,6 +206,7 @@ def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:
             ids[int(text)] = Takedown(None, detail)
             continue
         try:
+            # Read as a URL, joe@example.org would remove all pages of the domain example.org.
             if "@" in text.partition("/")[0]:
                 raise BadURL("an e-mail address names no document")
             url, host = canonicalize(text if "://" in text else f"https://{text}")
@@ -211,6 +214,7 @@ def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:
             raise UserError(
                 f"{path}:{number}: {text[:80]!r} is not a URL, id or domain: {error}"
             ) from error
+        # A host without a scheme and a path stands for its whole domain.
         if "://" not in text and "/" not in text:
             domains[host] = detail
         else:

@@ -34,6 +34,7 @@ def parser() -> CommandParser:
     add_flags(parser.add_argument_group("settings of [import]"), STAGE.options)
     config.add_run_flags(parser)
     config.add_places(parser)
+    # It is declared for the help only: `parse_with_files` returns the words that are files.
     parser.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
     return parser
 
@@ -49,6 +50,7 @@ def _import(argv: Sequence[str] | None) -> int:
     arguments, words, beam_flags = import_parser.parse_with_files(argv)
     flags = flags_given(STAGE.options, arguments)
     folder, path, files = places(import_parser, words)
+    # Files may be named by words and by `--files` in one command.
     if files:
         flags["files"] = [*files, *flags.get("files", [])]
     check_flags(import_parser, beam_flags)

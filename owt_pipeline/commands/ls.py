@@ -56,6 +56,7 @@ class Row:
 def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
     """Yield the stages of a run, in order."""
     is_running = running(workdir) is not None
+    # A stage may have run several times. The digest finds the run that wrote the manifest.
     logged = {}
     for entry in read_log(workdir):
         if "stage" in entry:

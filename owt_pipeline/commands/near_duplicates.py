@@ -63,6 +63,7 @@ def _flags(parser: CommandParser) -> None:
 def _near_duplicates(arguments: argparse.Namespace) -> int:
     """Find the pairs; print a summary, and write what the flags ask for."""
     configure_output(arguments)
+    # A wrong target is reported before the search, which reads all files.
     if arguments.out:
         _check_target("--out", arguments.out, expand_globs(tuple(arguments.files), "files"))
     copies: dict[str, str] = {}
@@ -114,6 +115,7 @@ def _write_pairs(pairs: pa.Table, path: str) -> None:
     pq.write_table(pairs, sink, compression="zstd")
     folder, name = folder_of(path)
     folder.write(name, sink.getvalue().to_pybytes())
+    # A killed command may have left an unfinished copy of the file behind.
     folder.remove_dead_spools()
 
 
@@ -123,6 +125,7 @@ def _check_target(option: str, target: str, files: Sequence[str]) -> None:
     folder_of(target)
     if target in files:
         raise UsageError(f"{option} {target} is one of the files to read: name another one")
+    # Only an existing local file can have other names, such as links.
     if "://" in target or not os.path.lexists(target):
         return
     if os.path.islink(target) or not os.path.isfile(target):

@@ -43,6 +43,7 @@ def _page(arguments: argparse.Namespace) -> int:
     path: str = arguments.page
     body = _read(path)
     try:
+        # A page that crashes the parser or exhausts memory ends the separate process only.
         extractor = Extractor(isolated=True, workers=1, **flags_given(Options, arguments))
     except ValueError as error:
         raise UsageError(str(error)) from error

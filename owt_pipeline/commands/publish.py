@@ -96,6 +96,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     mention_running(workdir)
     corpus = DatasetReader.open(workdir, "corpus")
     tokens = DatasetReader.open(workdir, "tokens")
+    # Such a corpus may still contain documents that were taken down.
     if lacks_takedowns(workdir):
         raise UserError(
             f"{workdir}/corpus was made before the list of takedowns changed: run "
@@ -190,6 +191,7 @@ def _send(
                 api.super_squash_history(name, repo_type="dataset")
         except Exception as error:
             package = type(error).__module__.partition(".")[0]
+            # Errors of other packages are not the network's, so they are not reported as such.
             if package not in _CLIENTS and not isinstance(error, OSError):
                 raise
             status = getattr(getattr(error, "response", None), "status_code", 0)
@@ -204,6 +206,8 @@ def _send(
 def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path) -> None:
     """Write a shard's files; raises UserError if the shard has changed since it was written."""
     source, paths = upload
+    # The names in the repository are made from this digest, so the Hub would keep the damaged rows
+    # under the name of the undamaged ones.
     if corpus.workdir.sha256(source.path) != source.sha256:
         raise UserError(
             f"{corpus.workdir.path(source.path)} was changed after it was written: run "

@@ -76,6 +76,7 @@ def funnel_table(results: Sequence[Result]) -> str:
 def _run(argv: Sequence[str] | None) -> int:
     """Parse the flags, run the stages, and print what came out."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # The help depends on `--until`, so this flag is looked up before the parser exists.
     parser = _parser(_until_in(words))
     arguments, files, beam_flags = parser.parse_with_files(words)
     folder, path, other_words = places(parser, files)
@@ -85,9 +86,11 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, beam_flags)
     tables = config.read_config(path)
     runtime = runtime_of(folder, arguments, beam_flags, tables)
+    # Only a run of all stages may remove at its end the work of interrupted runs.
     runtime = replace(runtime, is_complete=arguments.until == LAST)
     stages = list(STAGES.values())
     flags_by_stage = {stage.name: flags_given(stage.options, arguments) for stage in stages}
+    # A flag replaces its setting. With `--add`, new sources follow the sources in the settings.
     if arguments.add:
         flags_by_stage = {
             name: config.added(tables, name, flags) for name, flags in flags_by_stage.items()
@@ -106,6 +109,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if not results:
         return ExitCode.DONE
     _mention_forgotten(results, runtime.workdir)
+    # No stage has failed, so the next run may use these flags as settings.
     keep_flags(runtime.workdir, path, flags_by_stage)
     if not arguments.quiet:
         print(funnel_table(results))
@@ -179,6 +183,7 @@ def keeping_first_flags(
         # The job still works with these flags.
         raise
     except Exception:
+        # If a stage has finished with these flags, its output was built with them, so they stay.
         if is_changed and not read_root(workdir)[0].datasets:
             _restore_settings(workdir, earlier_settings)
         raise
@@ -239,6 +244,7 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
         lines.append(f"tokens  {workdir.path('tokens')}  {total:,} tokens, Arrow IPC")
     if "report" in finished:
         lines.append(f"report  {workdir.path('report/index.html')}")
+    # No next command is of use without documents.
     if _without_output(results) is not None:
         return "\n".join(lines)
     if "tokenize" in finished:
@@ -306,6 +312,7 @@ def _parser(*complete: str) -> CommandParser:
             about_help = f"more: owt run --until {stage.name} --help"
             group = parser.add_argument_group(stage.name, about_help)
             explained = EXPLAINED
+        # Stages may share an option, and argparse refuses to add a flag a second time.
         add_flags(group, stage.options, without=added_flags, explained=explained)
         added_flags.update(field.name for field in dataclasses.fields(stage.options))
     return parser
@@ -373,6 +380,7 @@ def runtime_of(
 
 def check_flags(parser: argparse.ArgumentParser, beam_flags: Sequence[str]) -> None:
     """Raise UsageError for one of the flags unknown to `parser` that is not Beam's either."""
+    # A misspelled flag arrives as one of Beam's. With owt's own flags, the error can suggest one.
     flags_of_owt: list[str] = []
     for action in parser._actions:
         flags_of_owt += action.option_strings

@@ -126,6 +126,7 @@ def sample(
     columns = ["url_id", "url"]
     if reason:
         columns.append("reason")
+    # Canonical URLs begin with https, and a host ends at a port or at the path.
     site = rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]"
     # (random number, id, shard) of the documents with the smallest numbers so far.
     chosen: list[tuple[int, int, int]] = []
@@ -137,6 +138,7 @@ def sample(
                 batch = batch.filter(pc.match_substring_regex(batch["url"], site))
             ids = batch["url_id"].to_numpy()
             numbers = _random_numbers(ids, seed)
+            # The ids with the n smallest random numbers are a uniform sample of all ids.
             smallest = np.argsort(numbers)[:n]
             pairs = zip(numbers[smallest].tolist(), ids[smallest].tolist(), strict=True)
             for number, url_id in pairs:

@@ -113,6 +113,7 @@ def _write(arguments: argparse.Namespace) -> int:
     """Write the settings; raises UserError if there are some."""
     run = Storage(arguments.run)
     text = commented_config(arguments.preset)
+    # `create` never replaces settings, not even settings that another command writes meanwhile.
     if not run.create(SETTINGS, text.encode()):
         raise UserError(f"{run.path(SETTINGS)} exists: edit it, or delete it")
     run_it = shlex.join(["owt", "run", str(run)])

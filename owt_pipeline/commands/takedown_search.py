@@ -1,8 +1,8 @@
 """Find the documents that a request to forget removes: those that it names, and their copies.
 
 1. Find the named documents by their ids and URLs.
-2. Add what deduplication found to repeat them.
-3. Take the fingerprints of their texts from whichever folder still has them.
+2. Add the documents that deduplication found to repeat them.
+3. Take the fingerprints of their texts from the first folder that still has them.
 4. Search all texts for further copies, and record which files were searched.
 """
 
@@ -87,6 +87,7 @@ def with_resolution(workdir: Storage, listed: Takedowns, resolved: Resolved) -> 
     if texts_path:
         sha256 = hashlib.sha256(workdir.read(texts_path)).hexdigest()
     scans = list(listed.scans)
+    # Resolutions that searched the same files share one list of digests.
     if resolved.scanned not in scans:
         scans.append(resolved.scanned)
     resolutions = []
@@ -177,6 +178,7 @@ def resolve(
         # This document may be the original, and the one of the domain its copy.
         if copy.url_id not in removed:
             stay.add(copy.url_id)
+        # By the fingerprint, later runs would reject this document, too.
         for original in copy.originals:
             fingerprint_by_id.pop(original, None)
     stay -= entries.keys()
@@ -300,6 +302,7 @@ def _scan(
             return []
         copies = []
         for batch in _batches(reader, shard, ["url_id", "url", "text"]):
+            # Listed documents are removed by their ids, so only the others are compared.
             is_listed = np.isin(batch["url_id"].to_numpy(), sorted_ids)
             unlisted = batch.filter(pa.array(~is_listed))
             for match in texts.matches(unlisted["text"]):

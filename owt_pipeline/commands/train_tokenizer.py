@@ -94,6 +94,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    # One entry is left for end-of-text, which is added after the training to be the last.
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),

@@ -81,6 +81,7 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
         path = workdir.path(COPY)
         yield Finding("manifest.json.copy", [f"{path} {problem}; it was rewritten"])
     names = [name for name in (*DATASETS, "report") if name in root.datasets]
+    # Each dataset is compared with its inputs, so all lists of files are read first.
     lists = {name: _list_of(workdir, root.datasets[name]) for name in names}
     for name in names:
         finding = Finding(name)
@@ -148,6 +149,8 @@ def _missing_files(
     lost = lost_files(workdir, files)
     missing = {path for path, problem in lost.items() if problem == "is missing"}
     is_final = manifest.dataset in FINAL_DATASETS
+    # The next run always rebuilds these files. Other files are rebuilt only if a stage needs them,
+    # so a user may delete them.
     required = {
         file.path
         for file in files
@@ -176,6 +179,7 @@ def _count_problems(
         return
     upstream = _UPSTREAM.get(manifest.dataset, "")
     table = lists.get(upstream)
+    # Ids can be compared only with the ids of a complete input.
     if not isinstance(table, FileTable) or lost_files(workdir, table.files):
         return
     source = DatasetReader(workdir, root.datasets[upstream])
@@ -277,6 +281,7 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
             continue
         if num_rows != file.rows:
             yield f"{path} has {num_rows} rows, its manifest records {file.rows}"
+    # The rows of duplicates/ are decisions. Each stands for one document that dedupe rejected.
     if manifest.dataset == "duplicates":
         num_duplicates = sum(manifest.counts.rejected.values())
         if reader.rows() != num_duplicates:

@@ -184,11 +184,13 @@ def history(readers: Mapping[str, DatasetReader], query: Query) -> dict[str, Any
         if shard is None:
             rows = _first_rows(query, reader)
         else:
+            # A URL stays in its shard through all stages.
             rows = find_id(reader, query.url_id, [shard])
         if rows:
             shard = rows[0].file.shard
             url = url or rows[0].row.get("url")
             entries += _entries(readers, reader, rows)
+        # A kept document has no decision of its own, only the decisions of its duplicates.
         elif name == "duplicates" and shard is not None:
             entries += _removed_for(reader, query.url_id)
     if not entries:
@@ -349,6 +351,7 @@ def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict
     if kept_rows:
         fields["kept_url"] = kept_rows[0].row["url"]
         return fields
+    # A text that is not in clean/ may be in one of the files of `--against`.
     place = _place_among_known_texts(readers["duplicates"], row["kept_url_id"])
     if place:
         fields["kept_in"] = place

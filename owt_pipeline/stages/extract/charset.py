@@ -5,10 +5,10 @@
 2. ISO-2022-JP, if all bytes are ASCII and some stand between its escape sequences.
 3. UTF-8, if most characters beyond ASCII are valid: text in another charset practically never is,
    whatever is declared. (Browsers trust the header and show mojibake.)
-4. A declared label, with its meaning in the WHATWG Encoding Standard: first that of a `<meta>` or
-   an XML declaration if the header has only a server's default (iso-8859-1, or another label of
-   windows-1252), else first the header's. If the undefined characters are over 2% of the bytes
-   beyond ASCII, the other label is tried.
+4. A declared label, with its meaning in the WHATWG Encoding Standard. The header's label comes
+   first, unless it is only a server's default (iso-8859-1, or another label of windows-1252). Then
+   the label of a `<meta>` or an XML declaration comes first. If the undefined characters are over
+   2% of the bytes beyond ASCII, the other label is tried.
 5. Detection by chardet among the charsets of the standard; windows-1252, the browsers' default, if
    it is not surer.
 
@@ -24,7 +24,8 @@ import webencodings
 
 from owt_pipeline.stages.extract.legacy_charsets import decode_legacy
 
-# Of the bytes beyond ASCII. A page with more undecodable bytes is not in the declared charset.
+# If a larger share of the bytes beyond ASCII is undecodable, the page is in another charset than
+# the declared one.
 _MAX_DAMAGED_SHARE = 0.02
 # Searched for a declaration; browsers search 1,024.
 _PRESCAN_BYTES = 4096
@@ -100,7 +101,7 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
 def _utf16_of(body: bytes, declared: str | None) -> str | None:
     """Return the codec of a body in UTF-16 without a mark; None if it is not in UTF-16.
 
-    The place of the zero bytes tells the order of bytes, which headers often have wrong.
+    The place of the zero bytes shows the order of bytes, which headers often declare wrongly.
     """
     if b"\x00" not in body[:_UTF16_SAMPLE_BYTES]:
         return None

@@ -8,8 +8,8 @@ body is decoded by the codec with the nearest table, and
    lacks, or one U+FFFD for the complete pair (an ASCII byte at its end is kept);
 2. characters that the codec decodes otherwise are translated afterwards.
 
-One pair of gb18030 differs: the standard decodes 81 35 F4 37 to U+E7C7, for private use, and we to
-U+1E3F, which pages mean by it.
+One character of gb18030 differs. The standard decodes 81 35 F4 37 to U+E7C7, for private use. This
+module decodes it to U+1E3F, which pages mean by it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from functools import cache
 _ERRORS = "owt_whatwg"
 """The name of `_replace` among Python's error handlers."""
 
-# By codec, characters that it decodes to, and those of the standard. Each has one pair of bytes in
-# the codec, so a translation of the decoded text is exact.
+# By codec, characters that it decodes to, and the standard's characters for the same bytes. Each
+# has one pair of bytes in the codec, so a translation of the decoded text is exact.
 _TRANSLATED = {
     "euc_jp": ("〜‖−¢£¬", "～∥－￠￡￢"),
     "cp932": ("\uf8f0\uf8f1\uf8f2\uf8f3", "\ufffd\ufffd\ufffd\ufffd"),
@@ -54,7 +54,7 @@ FCF1杞 FDB7沜渝 FDBB港 FDF1煮 FE52猪 FE6F瑜 FEAA瓩 FEDD砉"""
 # In the standard, control pictures and the euro sign.
 _BIG5_PICTURES = 0xA3C0, "␀␁␂␃␄␅␆␇␈␉␊␋␌␍␎␏␐␑␒␓␔␕␖␗␘␙␚␛␜␝␞␟␡€"
 
-# Python decodes these as A1 FE and A2 40, so no translation can tell them from those.
+# Python decodes these as it decodes A1 FE and A2 40, so no translation can separate the two.
 _BIG5_SLASHES = {b"\xa2A": "∕", b"\xa2B": "﹨"}
 _BIG5_PIECE = re.compile(rb"[\x81-\xfe][\x40-\x7e\x80-\xff]|[\x00-\x7f]+|.", re.DOTALL)
 
@@ -67,7 +67,7 @@ _ROMAN = str.maketrans("\\~", "¥‾")
 def decode_legacy(body: bytes, codec: str) -> str:
     """Return the text of `body` in the charset of the Python codec `codec`, as browsers read it.
 
-    What is undefined becomes U+FFFD, one for each pair of bytes.
+    An undefined pair of bytes becomes one U+FFFD.
     """
     if codec == "iso2022_jp":
         return _decode_iso_2022_jp(body)

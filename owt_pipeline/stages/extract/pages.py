@@ -49,8 +49,8 @@ class Rejected:
     """A page without a document.
 
     Attributes:
-      reason: why there is none.
-      detail: what was found; None if the reason is enough.
+      reason: why the page has no document.
+      detail: the evidence for the reason; None if the reason is enough.
     """
 
     reason: Reason
@@ -141,7 +141,7 @@ def extract_body(
     """Return the result for a page; raises UserError if its extractor does not exist.
 
     Args:
-      options: those of the stage.
+      options: the options of the stage.
       url: the URL that answered; "" for none.
       fetched_at: time of the fetch, in seconds since 1970; no date on the page can be later.
       body: bytes in some charset, or decoded text.

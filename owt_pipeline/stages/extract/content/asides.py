@@ -173,8 +173,8 @@ def _consent_sentences(blocks: Sequence[Block], kept_indexes: Sequence[int]) -> 
     for index in range(kept_indexes[0], kept_indexes[-1] + 1):
         if _MIN_PLACEHOLDER_CHARS <= blocks[index].chars <= _MAX_PLACEHOLDER_CHARS:
             sized.append(index)
-    # Sentences with another service begin or end with the same letters; few others do, so few
-    # texts have to be searched for words.
+    # Sentences that differ in the service begin or end with the same letters. Few other sentences
+    # do, so most texts need no search for words.
     starts = Counter([blocks[index].text[:_NUM_SAME_CHARS] for index in sized])
     ends = Counter([blocks[index].text[-_NUM_SAME_CHARS:] for index in sized])
     candidates = []

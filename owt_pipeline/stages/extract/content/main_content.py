@@ -142,8 +142,8 @@ def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarr
     """Return which blocks are kept by their probability `p` and the probability of an article."""
     at_lower = p >= cut.lower
     at_cut = p >= cut.lower + (cut.higher - cut.lower) * article
-    # The lower cut decides on hidden text for both: of a tiny page the higher one may keep so
-    # little that the hidden text looks like what a script shows.
+    # The lower cut decides on hidden text for both cuts. On a tiny page the higher cut may keep so
+    # little visible text that a script seems to show the hidden text.
     is_left_out = _is_left_hidden(page, at_lower)
     at_lower &= ~is_left_out
     at_cut &= ~is_left_out

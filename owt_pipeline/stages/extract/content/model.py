@@ -88,7 +88,7 @@ _NO_KNOWN_WORD = (0.0, 0.0, 0.0)
 _MAX_SHORT_CHARS = 160
 # The words of a block that are looked up in others.
 _NUM_FIRST_WORDS = 50
-# Any text may contain a word of so few characters.
+# A word of at most this length may occur in any text.
 _MAX_COMMON_WORD_CHARS = 3
 # From the first probability on, a block surely is main text; up to the second, it surely is not.
 _SURE = 0.7
@@ -313,8 +313,10 @@ def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
 
 
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
-    """Return the share of the words at an unsure block's start that are long and occur in blocks
-    that surely are main text; -1 for sure blocks, which need no look-up."""
+    """Return the share of words at each block's start that are long and occur in sure main text.
+
+    It is -1 for sure blocks, which need no look-up.
+    """
     sure_words = set().union(*compress(page.words, (p > _SURE).tolist()))
     long_words = {word for word in sure_words if len(word) > _MAX_COMMON_WORD_CHARS}
     shares = np.full(len(p), -1.0)

@@ -58,7 +58,7 @@ _WORDS = (
 )
 """Words in the URLs of forums, shops, manuals, lists and articles."""
 
-# More words in a segment are those of a title, which may speak of a community or a product.
+# A segment with more words is a title, which may contain a word for a community or a product.
 _MAX_WORDS_OF_NAME = 2
 _WORD = re.compile(r"[a-z]+")
 _DIGIT = re.compile(r"\d")

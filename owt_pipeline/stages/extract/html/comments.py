@@ -29,11 +29,11 @@ _MAX_LINKED_SHARE = 0.4
 # Two items with a name and a time are comments; without these it takes three.
 _MIN_SIGNED = 2
 _MIN_UNSIGNED = 3
-# Of the text of a comment.
+# A shorter block is not taken for the text of a comment.
 _MIN_TEXT_CHARS = 25
 _NO_TEXT_FORMS = frozenset((HEADING, ROW, PREFORMATTED))
 _MIN_MEAN_WORDS = 8
-# Of items whose text ends with the end of a sentence.
+# The share of items whose longest text ends with the end of a sentence.
 _MIN_ENDED_SHARE = 0.6
 # The lines with a name and a time.
 _MAX_LINES = 4
@@ -81,8 +81,10 @@ def mark_comments(blocks: Sequence[Block]) -> None:
 
 
 def _groups(blocks: Sequence[Block], start: int) -> dict[_Key, dict[Container, int]]:
-    """Return the containers after the first `start` blocks that have text, and the index of their
-    first text, by their kind."""
+    """Return the containers with text after the first `start` blocks, by their kind.
+
+    Each container has the index of its first text.
+    """
     groups: dict[_Key, dict[Container, int]] = {}
     known: set[Container] = set()
     last_before = blocks[start - 1].container.index
@@ -116,7 +118,7 @@ def _keys_of(blocks: Iterable[Block]) -> set[_Key]:
 
 
 def _blocks_in(item: Container, blocks: Sequence[Block], index: int) -> Sequence[Block]:
-    """Return the blocks in a container; `index` is that of any of them."""
+    """Return the blocks in a container that has the block at `index`."""
     first = index
     last = index
     while first > 0 and item.index <= blocks[first - 1].container.index < item.end:

@@ -279,7 +279,7 @@ def is_flex(attributes: Mapping[str, str]) -> bool:
 
 
 def counts_up(text: str) -> bool:
-    """Return whether a text is at least two consecutive numbers: those of the lines beside it."""
+    """Return whether a text is at least two consecutive numbers, as beside lines of code."""
     numbers = text.split()
     if len(numbers) < 2 or not numbers[0].isdecimal() or len(numbers[0]) > 6:
         return False

@@ -34,7 +34,7 @@ CONTENT = 8
 UNSHOWN = 16
 """Hidden by its own style or attribute, not only by its name."""
 MARKED = 32
-"""May name an author, or says more of other parts of the page."""
+"""May name an author, or has the attributes of a control that opens other elements."""
 
 # With `rt`, the pronunciation of the characters of a <ruby>.
 NOT_TEXT = frozenset(NAMES["no text"])
@@ -172,7 +172,7 @@ def ignore_name(container: Container, identifier: str) -> None:
     """Remove the name `identifier` from a container whose heading links to it.
 
     Documentation generators make such names from the words of the heading, so `menus` or `comments`
-    tell what the text is about.
+    name the subject of the text.
     """
     names = container.names.split()
     if identifier in names and not container.kind & HIDDEN:
@@ -188,5 +188,5 @@ def is_of_heading(classes: str) -> bool:
 
 
 def names_opened(names: str) -> bool:
-    """Return whether names are those of hidden text that a control of the page shows."""
+    """Return whether names mark hidden text that a control of the page shows."""
     return _OPENED.search(names) is not None

@@ -158,7 +158,7 @@ class _Reader(Structure):
             self._end_inner()
         if self._pieces:
             self._end_block()
-        # Those that were never closed.
+        # These containers were never closed, so they end with the page.
         for container in self._at.ancestors():
             container.end = self._count
         controlled = self.page.controlled

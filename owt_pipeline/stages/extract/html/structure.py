@@ -43,7 +43,7 @@ BREAK = "\x00"
 _MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others only
 TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
 """Forms of text that may begin with a large letter."""
-# What a script writes that takes an object for a text.
+# A script that takes an object for a text writes this.
 _SCRIPT_OBJECT = "[object Object]"
 _LINE_ENDS = re.compile("\n+")
 _EMPTY_LINES = re.compile("\n{3,}")
@@ -73,7 +73,7 @@ WITH_END = frozenset(("h1", "td", "th", "table", "figure", "nav", "footer", "nos
 SPECIAL = PREFORMATTED_TAGS | {"li", "ol", "table", "tr", "td", "th", "thead", "caption"}
 
 _OF_PAGE = frozenset(("article", "main", "nav", "footer"))
-"""Elements in which navigation and footers are not those of the page."""
+"""Elements whose navigation and footers are not the page's."""
 LAYS_OUT = frozenset(("table", "h1", "h2", "form", "article", "section", "textarea"))
 """Elements that show a layout table."""
 # Characters after which lines that are elements are another block: joining takes their square.
@@ -357,8 +357,10 @@ class Structure:
             self.blocks.append(Block(PREFORMATTED, text, 0, self._at, lines.language))
 
     def _continues_lines(self) -> bool:
-        """Return whether the last block is the line of code before that of the open container:
-        the style of both keeps spaces."""
+        """Return whether the open container continues the code of the last block.
+
+        Both are lines of code, since their style keeps spaces.
+        """
         line = self._last_line
         if not self.blocks or line is None or self._at.tag not in STYLED_TAGS:
             return False
