@@ -116,6 +116,7 @@ def _counts(
     counts = {f"documents_{split}": rows.num_rows for split, rows in kept.items()}
     counts["documents_changed"] = int(np.count_nonzero(changes))
     num_respaced = int(np.count_nonzero(changes == RESPACED))
+    # `check_changed` reads a missing count as 0.
     if num_respaced:
         counts["documents_respaced"] = num_respaced
     for split, rows in kept.items():
