@@ -66,7 +66,7 @@ class SetSize:
     Attributes:
       uri: its path or URI.
       num_texts: its texts.
-      num_short: those of fewer than N words, which cannot be found.
+      num_short: texts of fewer than N words, which cannot be found.
     """
 
     uri: str
@@ -108,8 +108,9 @@ def _read_sets(sets: EvaluationSets, options: Options) -> tuple[np.ndarray, list
     for uri, _ in sets:
         num_texts = num_short = 0
         for strings in texts_of(uri):
-            # Documents are repaired too: a ligature or an entity must not hide the text. Some stay
-            # as they are, such as entities in a document with HTML in it.
+            # Documents are repaired too: a ligature or an entity must not hide the text. Some are
+            # left as they are, such as entities in a document with HTML in it. So the
+            # n-grams of the unrepaired text count too.
             repaired = " ".join(repair(string, options)[0] for string in strings)
             n_grams = _n_grams(repaired)
             hashes.append(_hashed(n_grams))

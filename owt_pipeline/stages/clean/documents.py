@@ -23,7 +23,7 @@ from schemas.filters import BUILT_IN
 
 @dataclass
 class Cleaned:
-    """A text, and what the stage `clean` found and decided.
+    """A text, with the measures and the decision of the stage `clean`.
 
     Attributes:
       text: the repaired text.
@@ -32,10 +32,10 @@ class Cleaned:
       language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected
         before detection.
       language_score: confidence in the language, from 0 to 1.
-      signals: what each filter measures, `signals[FILTER][SIGNAL]`; empty if the text was rejected
-        before.
-      own_signals: what your own functions measure (`signals=["module:function"]`), by name; empty
-        if the text was rejected before.
+      signals: the measures of each filter, `signals[FILTER][SIGNAL]`; empty if the text was
+        rejected before.
+      own_signals: the results of your own functions (`signals=["module:function"]`), by name;
+        empty if the text was rejected before.
       reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None if it would
         keep it.
       detail: the limit that it breaks, in words.
@@ -130,7 +130,7 @@ def clean_document(text: str, options: Options, sets: EvaluationSets = ()) -> Cl
 def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[Reason, str] | None:
     """Return the reason and the detail if the document is rejected; None if it is kept.
 
-    Sets what is measured, and the text that c4 leaves.
+    Sets the document's measures, and its text if c4 changes it.
     """
     problem = too_short(document.text, document.n_words, options.min_tokens)
     if problem:
@@ -169,10 +169,10 @@ def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[R
 
 
 def too_short(text: str, n_words: int, min_tokens: int) -> str | None:
-    """Return what is there if a text is empty or has fewer GPT-2 tokens; None if it is long.
+    """Return the problem if a text is empty or has fewer GPT-2 tokens; None if it has enough.
 
-    A word is at least one token, so only texts of few words (`n_words`, split at white space) are
-    encoded.
+    `n_words` counts the words between white space. A word is at least one token, so only texts
+    with fewer words than `min_tokens` are encoded.
     """
     if not text:
         return "no text"
@@ -194,8 +194,8 @@ def detect(text: str) -> tuple[str, float]:
     """Return the language of `text`, and the confidence from 0 to 1.
 
     The language is an ISO 639-1 code, or 639-3 for languages without one. py3langid detects it (Lui
-    and Baldwin, ACL 2012; Barbaresi): docs/benchmarks/tried.md has another. Confidence is rounded
-    to three decimals, since further ones may differ between processors.
+    and Baldwin, ACL 2012; Barbaresi). docs/benchmarks/tried.md compares another detector.
+    Confidence is rounded to three decimals, since further ones may differ between processors.
     """
     if len(text) > 3 * _SLICE:
         middle = len(text) // 2

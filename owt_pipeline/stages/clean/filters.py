@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 Signals = Mapping[str, float]
-"""What a filter measures of a text, by name."""
+"""The measures of one filter on a text, by name of the signal."""
 
 
 def first_violation(signals: Signals, limits: Any) -> str | None:
-    """Return what is measured and what is allowed, for the first threshold that a text breaks.
+    """Return the measure and the limit of the first threshold that a text breaks, in words.
 
     Returns None if it passes. `limits` is a dataclass of `schemas/filters.py`: its field `max_X` or
     `min_X` limits the signal X. The limit itself passes.
@@ -60,8 +60,8 @@ def words_of(text: str) -> list[str]:
 def gopher_repetition(text: str) -> Signals:
     """Measure how much a text repeats itself, by Gopher's rules.
 
-    Characters are counted as in datatrove: with spaces for the most frequent n-gram; without spaces
-    for repeated n-grams, where each repetition after the first counts, without overlap.
+    Characters are counted as in datatrove. The most frequent n-gram counts with its spaces.
+    Repeated n-grams count without spaces, each repetition after the first, without overlap.
     """
     size = max(1, len(text))
     paragraphs = re.split(r"\n{2,}", text.strip())
@@ -122,7 +122,7 @@ def _n_gram_chars(words: Sequence[str]) -> dict[str, int]:
             top_count = int(counts.max(initial=1))
             start = 0
             if top_count > 1:
-                # Of equally frequent n-grams, the first in the text counts.
+                # If several n-grams are the most frequent, the first in the text counts.
                 start = int(places[first[counts == top_count].min()])
             num_chars = int(ends[start + n] - ends[start]) + n - 1
             chars[f"top_{n}_gram_chars"] = top_count * num_chars

@@ -81,7 +81,7 @@ def try_signals(signals: Sequence[OwnSignal]) -> None:
 
 
 def _is_finite_number(value: Any) -> bool:
-    """Return whether a user's function returned a number that is neither NaN nor infinite."""
+    """Return whether a user's function returned a finite number."""
     if isinstance(value, (str, bytes)):
         return False
     try:
@@ -93,9 +93,9 @@ def _is_finite_number(value: Any) -> bool:
 def measure_own(
     text: str, signals: Sequence[OwnSignal]
 ) -> tuple[dict[str, float], tuple[Reason, str] | None]:
-    """Return the text's signals by name; and if it is rejected, the reason and a detail.
+    """Return the text's signals by name, and (reason, detail) if the text is rejected.
 
-    The first reason ends the measuring.
+    Signals after the first that rejects the text are not measured.
     """
     value_by_name: dict[str, float] = {}
     for signal in signals:

@@ -15,8 +15,8 @@ from ftfy.chardata import WIDTH_MAP
 
 from owt_pipeline.stages.clean.options import Options
 
-# Characters that no rule of ftfy and no normalization changes, and that never look like mojibake; a
-# line of these is not given to ftfy. Quotes are such characters unless they are uncurled.
+# No rule of ftfy and no normalization changes these characters, and they never look like mojibake.
+# A line that has only these is not given to ftfy. Quotes are among them unless they are uncurled.
 _HARMLESS = "\t\n\x20-\x7e\xb7\u2013\u2014\u2022"
 _QUOTES = "\u2018\u2019\u201c\u201d"
 _ENTITY = "&#?[0-9A-Za-z]{1,24};"
@@ -24,7 +24,7 @@ _MAY_CHANGE = {
     False: re.compile(f"[^{_HARMLESS}{_QUOTES}]|{_ENTITY}").search,
     True: re.compile(f"[^{_HARMLESS}]|{_ENTITY}").search,
 }
-"""Finds what a repair may change in a line, by `uncurl_quotes`."""
+"""Searches a line for characters that a repair may change, by `uncurl_quotes`."""
 
 # Combining marks in a row. Python's normalization takes quadratic time: a second for 30,000.
 _MANY_MARKS = 1_000
@@ -94,7 +94,7 @@ def _fix_lines(text: str, config: ftfy.TextFixerConfig) -> str:
         if may_change(line):
             lines[number] = ftfy.fix_text(line, config)
         if config.unescape_html and "<" in line:
-            # As in ftfy, entities stay from here on: the text may be HTML on purpose.
+            # Entities are kept from here on, as ftfy does: the text may be HTML on purpose.
             config = config._replace(unescape_html=False)
     return "".join(lines)
 
@@ -129,8 +129,8 @@ def tidy(text: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", stripped).strip()
 
 
-# Letters of Latin, Greek and Cyrillic. Not those of scripts without spaces: there, an address ends
-# within a line.
+# Letters of Latin, Greek and Cyrillic. Scripts without spaces are left out, since a letter may
+# follow an address there without being part of it.
 _LETTER = "A-Za-z\u00c0-\u024f\u0370-\u052f"
 _EMAIL = re.compile(
     f"(?<![{_LETTER}0-9_.+%-])[{_LETTER}0-9_.+%-][{_LETTER}0-9_.+%'-]{{0,63}}"
@@ -158,7 +158,7 @@ def mask(text: str) -> tuple[str, int]:
 
 
 def _substitute(address: str) -> str:
-    """Return what replaces an IP address; the address itself if it is not a public one."""
+    """Return the replacement of an IP address; the address itself if it is not public."""
     with contextlib.suppress(ValueError):  # it only looks like an address
         if ipaddress.ip_address(address).is_global:
             return "2001:db8::1" if ":" in address else "192.0.2.1"

@@ -81,7 +81,7 @@ class Clean(Stage):
         """Return the options that shape the bytes, by name.
 
         A filter without signals of its own changes nothing while it is off. Its thresholds are
-        left out then, so a new filter of this kind makes no finished run's shards anew.
+        left out then, so a new filter of this kind does not change the keys of finished shards.
         """
         shaping = super().key_options(options)
         for name, thresholds in BUILT_IN.items():
@@ -119,7 +119,7 @@ class Clean(Stage):
         return Summary()
 
     def preload(self, options: Options) -> Sequence[str]:
-        """Return what loads the language model and GPT-2's vocabulary."""
+        """Return the functions that load the language model and GPT-2's vocabulary."""
         return (
             "owt_pipeline.stages.clean.documents:known_languages",
             "owt_pipeline.formats.encoding:tiktoken_encoding",

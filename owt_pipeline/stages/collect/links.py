@@ -269,7 +269,7 @@ def _row_of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
 
 
 def _note_without_url(fields: Mapping[str, Any]) -> str | None:
-    """Return which fields a row without a URL has; None if one of them is `url`."""
+    """Return which fields a row without a URL has; None if it has a field `url`."""
     if any(name.lower() == "url" for name in fields):
         return None
     names = ", ".join(list(fields)[:_MAX_FIELDS_SHOWN])

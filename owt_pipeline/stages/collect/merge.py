@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 URLS: pa.Schema = DATASETS["urls"].schema
 
-# What decides about each row without a reason, of which the others do not count. Equal ids of other
-# URLs than the first one collide. The windows sort narrow rows: `rows` itself is joined where the
-# results are made.
+# The verdict on each row that has no reason yet. Rows with a reason count for no URL.
+# A row collides if the first row with its id has another URL.
+# The windows sort narrow rows. `rows` itself is joined where the results are made.
 _JUDGED = """
 CREATE TEMP TABLE judged AS
 WITH ordered AS (
@@ -107,9 +107,9 @@ KNOWN = pa.schema(
         pa.field("score", pa.int64()),
     ]
 )
-"""What a generation knows of a URL.
+"""A URL that a generation accepted, or rejected for a low score.
 
-`score` is that of a submission whose score was too low; null for an accepted URL.
+`score` is the score of the rejected submission; null for an accepted URL.
 """
 
 
@@ -137,16 +137,16 @@ def merge_submissions(
 ) -> tuple[pa.Table, pa.Table]:
     """Return (URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
 
-    The score of a URL is that of its best submission: WebText's recipe counts the karma of a link's
-    submission, not the sum of all.
+    A URL has the score of its best submission, since WebText's recipe counts the karma of a link's
+    submission and not the sum of all.
 
     Args:
       rows: of schema ROWS, in any order. A submission that occurs twice (in two dumps) counts once.
       sources: name of each source, for the rejects' details, and where its links are found.
-      min_score: the minimum score of a URL; one without a score, from a table or a WARC file, needs
-        none.
-      known: of schema KNOWN, what earlier generations know about these URLs: those they accepted
-        are rejected; the scores of the others count with these.
+      min_score: the minimum score of a URL. A URL from a table or a WARC file may have no score,
+        and then needs none.
+      known: of schema KNOWN, from earlier generations. A URL that they accepted is rejected here.
+        A score that they rejected counts here too.
     """
     reasons = {str(r): str(r) for r in (Reason.ID_COLLISION, Reason.SEEN_BEFORE, Reason.LOW_SCORE)}
     repeated = {"repeated_url": str(Reason.REPEATED_URL)}

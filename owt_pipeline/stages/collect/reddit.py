@@ -64,7 +64,7 @@ def subreddit_name(name: str) -> str:
 def top_submissions(subreddit: str, options: Options) -> bytes:
     """Return the top submissions of all time, about 1,000, as lines of JSON.
 
-    Of Reddit's listings, this has the most submissions that pass `min_score`. PRAW obeys Reddit's
+    Among Reddit's listings, it has the most submissions that pass `min_score`. PRAW obeys Reddit's
     rate limits; after a 429, this waits as long as Reddit requests. A subreddit that cannot be read
     (banned, private, misspelt) is logged and has none. Raises UserError if Reddit cannot be reached
     or the credentials are wrong.

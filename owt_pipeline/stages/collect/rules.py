@@ -24,7 +24,7 @@ from owt_pipeline.storage.folder import describe_source, expand_globs, find_reco
 
 @dataclass(frozen=True)
 class Rules:
-    """What is rejected; small, as it is sent to worker processes with each block.
+    """The rules for a submission; small, as they are sent to worker processes with each block.
 
     Attributes:
       over_18: keep submissions marked as over 18.
@@ -100,9 +100,10 @@ def blocked_domains(
 
 
 def blocklists(blocked: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return (files, domains) of the option `blocked_domains`; raise UserError for what is neither.
+    """Return (files, domains) of the option `blocked_domains`.
 
-    A file of that name comes before a domain.
+    An entry that names a file is not read as a domain. Raises UserError for an entry that names
+    neither a file nor a domain.
     """
     files: list[str] = []
     domains: list[str] = []
@@ -143,8 +144,8 @@ def blocked_extension(canonical: str) -> str | None:
     """Return the blocked extension of a canonical URL's path.
 
     Returns None if it has none, or is a page in spite of it.
-    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as of
-    Twitter's images. A host of `file_hosts.txt` serves no files but under the paths there.
+    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as in
+    URLs of Twitter's images. A host of `file_hosts.txt` serves files only under the paths there.
     """
     without_query = canonical.removeprefix("https://").partition("#")[0].partition("?")[0]
     path = "/" + without_query.partition("/")[2]

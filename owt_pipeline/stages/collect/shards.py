@@ -1,12 +1,12 @@
 """The two steps from sources to shards of `urls/`.
 
     read    a source                   -> its submissions as rows, by the shard of their hosts
-            a shard that is published  -> what its generation knows of its URLs
+            a shard that is published  -> its accepted URLs, and scores that were too low
     merge   the rows of a shard        -> one row per URL, and rejects
 
 A shard gets the rows of its own generation and of all earlier ones. A URL that an earlier one
 accepted is `seen_before`. The scores of URLs that it rejected for a low score count. Sources of
-published generations are not read again: their shards and rejects hold the same.
+published generations are not read again, since their shards and rejects have these URLs and scores.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def sources_to_read(run: StageRun) -> list[tuple[int, Source]]:
 def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 1: send a source's rows to the shards of their hosts.
 
-    Parts after the sources are the published shards: these send what they know of their URLs.
+    Parts after the sources are the published shards. They send their URLs and low scores.
     This process decompresses the source, which cannot be split; the pool's processes parse it.
     Raises UserError for a damaged source, unless `allow_damaged`.
     """
@@ -89,6 +89,7 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
     if tally.problem is not None and not run.options.allow_damaged:
         raise UserError(f"{source.uri}: {tally.problem}{OR_DAMAGED}")
     if tally.broken is not None:
+        # The reject shows in the data that the rest of the source is missing.
         missing_rest = problem_row(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
         _send(run, generation, rows_of_batch(missing_rest, source, rules), writer)
     read = {"name": source.name, "problem": tally.problem, "lines": tally.lines}
@@ -109,7 +110,7 @@ def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) 
 
 
 def _send_known(run: StageRun, shard: int, writer: ShardWriter) -> None:
-    """Send what a published shard knows: the URLs it accepted, and scores that were too low."""
+    """Send the URLs that a published shard accepted, and the scores that were too low."""
     assert run.published is not None
     published = DatasetReader(run.workdir, run.published)
     urls = published.table(shard, columns=["url_id", "url"])
@@ -122,7 +123,7 @@ def _send_known(run: StageRun, shard: int, writer: ShardWriter) -> None:
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 2: merge one shard's rows from all sources by URL.
 
-    Rows of earlier generations only add to what is known of the URLs.
+    Rows of earlier generations only show which URLs were accepted, and which scores were too low.
     """
     tables = list(read_slices(run.work, slices))
     rows = _of_schema(ROWS, tables)
@@ -157,7 +158,7 @@ def _of_schema(schema: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def rules_of(options: Options) -> Rules:
-    """Return the rules that the options ask for; raise UserError for an unreadable blocklist."""
+    """Return the rules of the options; raise UserError for an unreadable blocklist."""
     lists, domains = blocklists(options.blocked_domains)
     return Rules(
         over_18=options.over_18,

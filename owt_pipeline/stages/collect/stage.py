@@ -78,8 +78,8 @@ class Collect(Stage):
     def shards_for(self, options: Options, sources: Sequence[Any]) -> int:
         """Return the number of shards of a generation: a power of two, at least 8.
 
-        So a shard shares its hosts with as few shards of another generation as it can. `fetch`
-        looks there.
+        With powers of two, a shard shares its hosts with as few shards of another generation as
+        possible. `fetch` looks in these shards.
         """
         if options.num_shards is not None:
             return options.num_shards
@@ -90,7 +90,7 @@ class Collect(Stage):
         return min(_MIN_SHARDS << num_doublings, _MAX_SHARDS)
 
     def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
-        """Return the root with what Reddit's API answers, stored once as sources."""
+        """Return the root with the responses of Reddit's API, stored once as sources."""
         generations = []
         for number, generation in enumerate(root.generations):
             sources = [
@@ -105,10 +105,10 @@ class Collect(Stage):
         return describe_blocklists(options.blocked_domains, recorded)
 
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> Summary:
-        """Return what is lost of damaged sources.
+        """Return the damaged sources; warn of problems and of sources without a row.
 
         Sources of published generations are not read again, so their damage is taken from the
-        manifest before.
+        published manifest.
         """
         read = []
         for record in run.records_of_step(SOURCES_STEP):

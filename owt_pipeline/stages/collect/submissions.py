@@ -25,28 +25,29 @@ from schemas import Reason
 
 ROWS = pa.schema(
     [
-        pa.field(
-            "home", pa.uint64(), nullable=False
-        ),  # hash of the host: modulo the number of shards, the shard
+        # Hash of the host: modulo a generation's number of shards, it is the shard there.
+        pa.field("home", pa.uint64(), nullable=False),
         pa.field("url_id", pa.uint64(), nullable=False),
-        pa.field("url", pa.string()),  # canonical; as posted if it has no canonical form
+        # Canonical; as posted if it has no canonical form.
+        pa.field("url", pa.string()),
         pa.field("posted_url", pa.string()),
         pa.field("host", pa.string()),
-        pa.field("reason", pa.string()),  # null while the submission is wanted
-        pa.field("note", pa.string()),  # more about the reason
+        # Null while nothing rejects the submission.
+        pa.field("reason", pa.string()),
+        # Details of the reject.
+        pa.field("note", pa.string()),
         pa.field("submission_id", pa.string()),
         pa.field("subreddits", pa.list_(pa.string())),
         pa.field("title", pa.string()),
         pa.field("score", pa.int64()),
         pa.field("created_utc", pa.int64()),
         pa.field("num_comments", pa.int64()),
-        pa.field(
-            "link_sources", pa.list_(pa.string())
-        ),  # as a table of links has them; null: the kind of the source
-        pa.field("source", pa.int32(), nullable=False),  # number of the file
-        pa.field(
-            "line", pa.int64(), nullable=False
-        ),  # its line or row there, or response of a WARC file
+        # From a table of links. If it is null, the kind of the source counts.
+        pa.field("link_sources", pa.list_(pa.string())),
+        # Number of the file.
+        pa.field("source", pa.int32(), nullable=False),
+        # Line of a dump, row of a table, or HTML response of a WARC file.
+        pa.field("line", pa.int64(), nullable=False),
     ]
 )
 
@@ -255,6 +256,8 @@ def decode(line: bytes) -> Submission | str:
     try:
         return _decoder.decode(line)
     except _UNDECODABLE as problem:
+        # msgspec rejects byte order marks, NaN, lone surrogates and bytes that are not UTF-8. Such
+        # a line may still be a submission.
         try:
             fields = parse_json(line.decode("utf-8-sig", "replace").encode())
         except ValueError:
@@ -305,6 +308,7 @@ def rows_of(
     canonical, host, problem = canonical_column(posted)
     places = pc.binary_join_element_wise(f"{source_name}:", known["line"].cast(pa.string()), "")
     named = pc.coalesce(canonical, pc.if_else(pc.equal(posted, ""), None, posted), places)
+    # A row without a canonical URL has the hash of its posted URL as its id, or of its place.
     ids = pa.array([id_of(text) for text in named.to_pylist()], pa.uint64())
     # A host is judged once for all of its rows.
     hosts = host.dictionary_encode()
@@ -312,6 +316,7 @@ def rows_of(
     home = pa.array([host_hash for host_hash, _ in judged_hosts], pa.uint64())
     entry = pa.array([entry for _, entry in judged_hosts], pa.string())
     domain = entry.take(hosts.indices)
+    # An extension decides only about rows that nothing else rejects, so only these are searched.
     is_undecided = pc.and_(pc.is_null(known["reason"]), pc.is_null(domain))
     undecided = pc.if_else(is_undecided, canonical, None).to_pylist()
     extension = pa.array([url and blocked_extension(url) for url in undecided], pa.string())
@@ -330,6 +335,7 @@ def rows_of(
     columns = {
         **known,
         **wanted_columns,
+        # A row without a host goes to a shard by its id.
         "home": pc.coalesce(home.take(hosts.indices), ids),
         "url_id": ids,
         "url": pc.coalesce(canonical, posted),

@@ -44,6 +44,7 @@ def _rows(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
             if capture.offset is None:
                 # It concerns the whole file: it is not a WARC file.
                 tally.broken = str(capture)
+        # Status 0 means that the bytes are not an HTTP response.
         elif capture.status not in (0, *REDIRECTS) and is_html(capture.content_type or ""):
             line += 1
             url = " ".join(capture.url.split())

@@ -11,7 +11,8 @@ _CHUNK_EDGES = 1 << 16
 class Forest:
     """Union-find over documents.
 
-    Each document points at a lower-numbered one of its component. The lowest is the root.
+    Each document points at a document of its component with a lower number. The document with the
+    lowest number is the root, and points at itself.
     """
 
     def __init__(self, num_documents: int):
@@ -66,7 +67,7 @@ def star_edges(
       further: uint64, the second half of 128-bit hashes.
 
     Returns:
-      The other documents, and for each the lowest-numbered one of its bucket.
+      The other documents, and for each the lowest-numbered document of its bucket.
     """
     order = np.argsort(hashes, kind="stable") if further is None else np.lexsort((further, hashes))
     is_first = np.ones(len(order), bool)

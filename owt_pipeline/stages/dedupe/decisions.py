@@ -54,13 +54,13 @@ class Decisions:
     cluster_size: np.ndarray
 
 
-# A document is compared with at most this many kept ones: those first that share most bands with
-# it. Each band is divided by the number of kept documents that have it: pages of one template share
-# bands with all others of it, but a page and its copy also share bands that no other has.
+# A document is compared with at most this many kept documents, in the order of their votes. A
+# shared band gives one vote, divided among the kept documents that have it: all pages of a template
+# share bands, but a page and its copy also share bands that no other page has.
 MAX_COMPARISONS = 128
 
-# After this many comparisons, a document is compared with more only if one of them reached this
-# share of the threshold: versions of one page do, pages of one template do not.
+# After this many comparisons, a document is compared with more only if the highest similarity
+# reached this share of the threshold. Versions of one page reach it, pages of a template do not.
 _FEW_COMPARISONS = 32
 _NEAR_THRESHOLD = 0.75
 
@@ -76,16 +76,15 @@ def decide(
     Documents are taken in the order of generation, precedence, url_id. A copy of the text of an
     earlier one is removed in its favour. Every other document is compared with the kept documents
     before it that share a band with it. It is removed in favour of the most similar one, if that
-    similarity reaches the threshold, and is kept otherwise. What was kept is never removed,
-    whatever comes later: so no kept document is itself removed, and a later generation changes no
-    decision.
+    similarity reaches the threshold, and is kept otherwise. A kept document is never removed by a
+    later one, so a later generation changes no decision.
 
     Args:
       rows: rows of CANDIDATES, in any order.
       generations: int64, the number of each generation's first document.
       threshold: minimum similarity of a near-duplicate.
-      first_of_against: documents with this number or a higher one are texts of `against`: first,
-        never removed.
+      first_of_against: documents with this number or a higher one are texts of `against`. They come
+        first and are never removed.
     """
     document = rows["document"].to_numpy()
     generation = np.searchsorted(generations, document, side="right")
@@ -199,7 +198,7 @@ class _Decider:
         return best_match
 
     def decisions(self) -> Decisions:
-        """Return what was decided."""
+        """Return the decisions on all removed documents."""
         removed = np.flatnonzero(self._kept != np.arange(len(self._kept)))
         kept = self._kept[removed]
         return Decisions(

@@ -18,13 +18,13 @@ from owt_pipeline.formats.shingles import mix
 # Two documents are candidates if they agree in all rows of one band: locality-sensitive hashing,
 # chapter 3 of Leskovec, Rajaraman and Ullman, Mining of Massive Datasets. A pair of similarity s
 # does with probability 1 - (1 - s^rows)^bands. More rows find fewer dissimilar pairs, which only
-# cost a comparison; more bands cost memory. 21 x 6 is what datasketch's optimiser chooses of 128
+# cost a comparison; more bands cost memory. datasketch's optimiser chooses 21 x 6 of 128
 # permutations for a threshold of 0.8: 0.998 of the pairs at 0.8 are candidates, but 0.28 at 0.5.
 BANDS = 21
 ROWS = 6
 
 # For lower thresholds there are fewer rows, so that at least this share of the pairs exactly at the
-# threshold are candidates. With one row, texts that share any phrase would be.
+# threshold are candidates. With one row, texts that share any phrase would be candidates.
 _MIN_PROBABILITY = 0.98
 _MIN_ROWS = 2
 

@@ -1,7 +1,7 @@
 """The documents that are compared, each identified by its number.
 
-Numbers count the rows of all shards in order, then the texts of the files of `against`, which stay
-whatever repeats them. A part is a shard or one of these files.
+Numbers count the rows of all shards in order, then the texts of the files of `against`. These texts
+are never removed. A part is a shard or one of these files.
 """
 
 from __future__ import annotations
@@ -65,12 +65,15 @@ def count_files(run: StageRun) -> None:
 
 @functools.lru_cache(maxsize=1)  # every part of a process needs the same counts
 def _rows_of_files(work: Storage, started: float, against: tuple[str, ...]) -> list[int]:
-    """Return what `count_files` counted; `started` tells one run of the stage from another."""
+    """Return the counts of `count_files`; another run of the stage has another `started`."""
     return msgspec.json.decode(work.read(_COUNTS_NAME), type=list[int]) if against else []
 
 
 def documents_of(run: StageRun, part: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the documents of a part; those of a file have the hash of their text as url_id."""
+    """Yield the documents of a part.
+
+    A text of a file has its hash as url_id. Its other columns are null.
+    """
     if part < run.num_shards:
         yield from run.inputs["clean"].batches(part, columns=columns, rows=_BATCH_ROWS)
         return

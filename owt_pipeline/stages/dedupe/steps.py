@@ -71,8 +71,11 @@ _DECISIONS = DATASETS["duplicates"].schema.append(pa.field("shard", pa.uint32())
 """A decision, and the shard of the removed document."""
 
 KEPT = "kept"
-"""Kind of the files with the decisions in which a document of the shard is kept, and the removed
-one is of its generation: a later generation must change no file. `export` counts them."""
+"""Kind of the files with the decisions in which a document of the shard is kept.
+
+The removed document is of the same generation, since a later generation must not change a file.
+`export` counts these decisions.
+"""
 _COLUMNS_OF_KEPT = ["kept_url_id", "rule", "similarity", "contained"]
 
 
@@ -206,8 +209,8 @@ def components(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWrit
     text = text_by_document[document]
     root = forest.roots(document)
     component = np.searchsorted(document[root == document], root)
-    # A component has several texts if any document's text is not that of its lowest-numbered
-    # document, the root. Copies of one text need no comparison.
+    # A component has several texts if any document has another text than the root, its
+    # lowest-numbered document. Copies of one text need no comparison.
     is_compared = np.zeros(int(component.max(initial=-1)) + 1, bool)
     is_compared[component[text != root]] = True
     group = _groups(run, np.bincount(component, minlength=len(is_compared)), is_compared)
@@ -246,8 +249,8 @@ def _groups(run: StageRun, num_documents: np.ndarray, is_compared: np.ndarray) -
 def candidates(run: StageRun, part: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send a part's documents that may have a duplicate to their groups.
 
-    Documents whose texts are compared have bands and shingles. Of copies of one text, which have
-    the same shingles, only the lowest-numbered has them.
+    Documents whose texts are compared have bands and shingles. Copies of one text have the same
+    shingles, so only the lowest-numbered copy is sent with them.
     """
     options: Options = run.options
     planned = gather(run.work, slices, _PLANNED)
@@ -317,8 +320,8 @@ def precedence(documents: pa.RecordBatch, survivor: str) -> pa.Array:
 def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Decide on the components of a group, and send each shard its decisions.
 
-    A decision goes to the shard of the removed document, and to that of the kept one if both are of
-    one generation.
+    A decision goes to the shard of the removed document. It also goes to the shard of the kept
+    document if both are of one generation.
     """
     first = first_of_parts(run)
     first_of_each_generation = first_of_generations(run)

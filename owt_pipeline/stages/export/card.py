@@ -149,6 +149,7 @@ def _render(
     # Slow to import.
     from jinja2 import Environment, StrictUndefined
 
+    # StrictUndefined makes a misspelt name an error. By default, Jinja renders it as nothing.
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "number": "{:,}".format,
@@ -172,6 +173,7 @@ def _render(
         counts=counts,
         stats=stats,
         settings=settings,
+        # Ties are broken by code, so that the same corpus gives the same card.
         languages=sorted(languages, key=lambda item: (-item[1], item[0])),
         size=next((name for limit, name in _SIZES if counts.left < limit), "n>10M"),
         reasons=sorted(reasons),

@@ -33,11 +33,10 @@ from schemas.manifest import Root
 
 
 def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write one shard of the corpus, from clean/, or from the corpus itself if only takedowns
-    were added.
+    """Write one shard of the corpus from clean/, or from the published corpus.
 
-    Texts are compared with forgotten ones last, so that a shard made from the corpus has the same
-    rejects. The shard's decisions and rejects are held in memory, ordered by url_id.
+    The published corpus is enough if only takedowns were added. The shard's decisions and rejects
+    are held in memory. Rejects are ordered by url_id.
     """
     listed = takedowns_in(run.root, run.inputs, shard)
     takedowns = listed.takedowns
@@ -51,6 +50,8 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
             "kept_url_id"
         ].value_counts()
     for batch in (before or run.inputs["clean"]).batches(shard, rows=1024):
+        # Takedowns come before decisions, so a named duplicate is rejected as forgotten. A shard
+        # that is made from the corpus has the same rejects.
         documents, forgotten = forget(batch, takedowns)
         rejects.append(forgotten)
         if before is None:
@@ -59,10 +60,13 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
             documents, unlicensed = licensed(documents, run.options.licenses)
             rejects.append(unlicensed)
             documents = with_copies(documents, of_kept)
+        # Only texts that every other rule keeps are compared with forgotten ones, since the
+        # published corpus has no other texts.
         documents, repeated = forget_copies(documents, texts)
         rejects.append(repeated)
         writer.add(batch.num_rows, Outcome(documents, stats=_sizes(documents)))
     for batch in before.batches(shard, kind="rejects", rows=1024) if before else ():
+        # The corpus and its rejects make up the rows of clean/, so both count as entered.
         others, forgotten = forget(batch, takedowns)
         rejects += [as_forgotten(others, takedowns), forgotten]
         writer.enter(batch.num_rows)
@@ -208,15 +212,16 @@ def with_copies(documents: pa.RecordBatch, of_kept: pa.StructArray) -> pa.Record
     `of_kept` counts the decisions that apply: `values`, the ids of kept documents, and `counts`.
     """
     position = pc.index_in(documents["url_id"], of_kept.field("values"))
+    # A document that no decision keeps represents only itself.
     num_others = pc.fill_null(of_kept.field("counts").take(position), 0)
     copies = pc.add(num_others, 1).cast(pa.uint32())
     return replace_columns(documents, DATASETS["corpus"].schema, copies=copies)
 
 
 def takedowns_in(root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> ShardTakedowns:
-    """Return what the list of takedowns says of a shard.
+    """Return the takedowns that concern a shard.
 
-    The digest of the shard's file of clean/ decides; the file may be gone.
+    The digest of the shard's file of clean/ selects them, so the file itself may be missing.
     """
     if not root.takedowns or "clean" not in inputs:
         return ShardTakedowns(Takedowns(), (), None)

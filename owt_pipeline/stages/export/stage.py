@@ -50,12 +50,14 @@ class Export(Stage):
     def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """Return what the list of takedowns says of the shard; None if it says nothing."""
+        """Return the key of the shard's takedowns; None if there are none."""
         return takedowns_in(root, inputs, shard).key
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         """Return the dataset card."""
         root, _ = read_root(run.workdir)
+        # The card describes the datasets before the corpus. An earlier run may have left a corpus
+        # and tokens in the root.
         manifests = {}
         for name in DATASETS:
             if name in root.datasets and name not in ("corpus", "tokens"):

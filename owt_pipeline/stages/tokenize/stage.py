@@ -51,16 +51,17 @@ class Tokenize(Stage):
         return [{"name": name, "bytes": len(content), "sha256": digest}]
 
     def preload(self, options: Options) -> list[str]:
-        """Return what loads GPT-2's vocabulary, if it is used."""
+        """Return the function that loads GPT-2's vocabulary, if it is used."""
         if options.tokenizer != "gpt2":
             return []
         return ["owt_pipeline.formats.encoding:tiktoken_encoding"]
 
     def set_up(self, run: StageRun) -> Summary:
-        """Return a copy of the tokenizer for the run's folder, and what the manifest has of it."""
+        """Return a copy of the tokenizer for the run's folder, and its entry in the manifest."""
         options: Options = run.options
         encoding = load(options.tokenizer, options.eot_token)
         content = encoding.tokenizer_json
+        # The name has the content's digest, so another tokenizer does not overwrite this file.
         file = run.asset_path(content_name(TOKENIZER_FILE, content))
         tokenizer = {
             "name": encoding.name,
@@ -69,6 +70,7 @@ class Tokenize(Stage):
             "vocab_size": encoding.vocab_size,
             "eot": encoding.eot,
         }
+        # `tokenize_batch` compares ids with the vocabulary, so training skips this check.
         properties = {"tokenizer": tokenizer, "ids_checked": True}
         return Summary(properties=properties, contents={file: content})
 
@@ -76,6 +78,7 @@ class Tokenize(Stage):
         """Check how many documents the tokenizer changes, and warn of an empty `val`."""
         check_changed(run, records)
         num_held_out = sum(record.stats.get("documents_val", 0) for record in records)
+        # An empty corpus has an empty `val` at any share, and needs no warning.
         if run.options.val_fraction and not num_held_out and run.inputs["corpus"].rows():
             logger.warning(
                 "tokenize: val/ is empty at --val_fraction %s; give a larger one",

@@ -112,10 +112,11 @@ def tokenize_batch(
 def _counts(
     kept: Mapping[str, pa.RecordBatch], changes: np.ndarray, texts: pa.Array
 ) -> dict[str, int]:
-    """Return what is counted of a batch's splits, of changed documents, and of kept texts."""
+    """Return the counts of a batch's splits, of its changed documents and of its kept texts."""
     counts = {f"documents_{split}": rows.num_rows for split, rows in kept.items()}
     counts["documents_changed"] = int(np.count_nonzero(changes))
     num_respaced = int(np.count_nonzero(changes == RESPACED))
+    # `check_changed` reads a missing count as 0.
     if num_respaced:
         counts["documents_respaced"] = num_respaced
     for split, rows in kept.items():
