@@ -96,6 +96,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     programs, folder = root / "python/bin", root / "owt"
     folder.mkdir()
     (workdir,) = of("WORKDIR")
+    wheel()  # into dist/, from where a step copies it
     own = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "SSL_"))}
     environment = bare(**own) | {
         "UV_COMPILE_BYTECODE": "1",

@@ -93,7 +93,7 @@ def test_a_lost_archive_is_restored(run: Path, finished_run: Path, tmp_path: Pat
         shutil.rmtree(run / folder, ignore_errors=True)
     words += ["--favor", "recall"]
     code, output = attempt(words)
-    assert (code, f"{archives}/b.warc.gz is gone" in output) == (1, True), output
+    assert (code, f"{archives}/b.warc.gz is missing" in output) == (1, True), output
     assert "restore it" in output
     elsewhere.rename(archives / "b.warc.gz")
     assert attempt(words)[0] == 0
