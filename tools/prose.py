@@ -31,10 +31,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # The worst values that a package may have. A row that the program prints can stand here.
 FLOORS = """
                  tokens   nested  if-else    tuple  generic comments     verb     noun  dialect
-owt_pipeline        8.6        9       18      1.5      2.2       30       92        4       12
-trainer             8.3        8       15      0.5      1.2       45       93        1        4
-schemas             6.6        9       13      0.5      1.5       30       95        1       12
-dags                7.7        5       11      0.5      0.5       22       95        1        6
+owt_pipeline        9.5       12       15        4      1.5       25       70       10        5
+trainer             9.5       12       15        4      1.5       25       70       10        5
+schemas             9.5       12       15        4      1.5       25       70       10       11
+dags                9.5       12       15        4      1.5       25       70       10        5
 benchmarks          9.1       15       18       14      6.2        9       48       24       11
 tests               9.0       15        9        7        6        4       45       40       15
 """

@@ -138,10 +138,10 @@ def test_a_bad_shard_is_named_before_training_starts(
 
 IMPATIENT = """
 import sys
-from trainer import remote, training
+from trainer import remote, train
 assert remote._MAX_SECONDS < 60
 remote._MAX_SECONDS = 5
-sys.exit(training.main())
+sys.exit(train.main())
 """
 
 
