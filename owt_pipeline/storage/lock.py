@@ -163,7 +163,12 @@ def _flock(workdir: Storage, run: str) -> float:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _content(file)
+            since = os.fstat(file.fileno()).st_mtime
             file.close()
+            if holder is not None and holder.run == run:
+                # Another process of this run has locked it: `owt run`, where Beam's worker
+                # processes begin the run once more.
+                return since
             raise _in_use(workdir, holder) from None
         try:
             file.truncate(0)
