@@ -348,7 +348,8 @@ def test_one_import_has_the_interface_and_loads_nothing() -> None:
     code = (
         "import sys, trainer; assert 'torch' not in sys.modules and 'numpy' not in sys.modules; "
         "from trainer import GPT, preset, TrainConfig, train, open_corpora, Loader; "
-        "import inspect; assert inspect.isfunction(train) and trainer.train is train"
+        "assert callable(train) and train.main and trainer.train is train; "
+        "import trainer.train; from trainer import train as same; assert same is train"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
