@@ -98,8 +98,11 @@ class SourceKind(abc.ABC):
         """
 
     def store(self, uri: str, options: Options) -> bytes:
-        """Return the content of a source for the run's folder, if it `is_stored`."""
-        raise NotImplementedError
+        """Return the content of a source for the run's folder.
+
+        A kind that `is_stored` defines it; it is not called for others.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is stored and does not define store()")
 
     def find_end(self, tally: Tally) -> str | None:
         """Return why a source that was read to its end is incomplete; None if it is complete."""
