@@ -334,10 +334,7 @@ def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
         raise BadURL(f"the port {port[:10]} is none")
     number = int(port) if port else None
     if host.startswith("["):
-        try:
-            return f"[{ipaddress.IPv6Address(host[1:-1]).compressed}]", number
-        except ValueError:
-            raise BadURL(f"the host {host[:80]!r} is no IPv6 address") from None
+        return f"[{_ipv6_address(host[1:-1])}]", number
     try:
         if "%" in host:
             host = unquote_to_bytes(host).decode()
@@ -349,6 +346,24 @@ def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
     if not _HOST(host):
         raise BadURL(f"the host {host[:80]!r} is no domain name")
     return host, number
+
+
+def _ipv6_address(text: str) -> str:
+    """Return an IPv6 address in the spelling of the URL Standard; raise BadURL.
+
+    A zone, as in `fe80::1%eth0`, names an interface of the reader's machine, so no URL has one.
+    """
+    try:
+        if "%" in text:
+            raise ValueError
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        raise BadURL(f"the host {f'[{text}]'[:80]!r} is no IPv6 address") from None
+    if address.ipv4_mapped is not None:
+        # From Python 3.13 on, `compressed` writes these with dots.
+        number = int(address)
+        return f"::ffff:{number >> 16 & 0xFFFF:x}:{number & 0xFFFF:x}"
+    return address.compressed
 
 
 def _to_ascii(host: str) -> str:

@@ -73,7 +73,7 @@ class Import(Stage):
     inputs = ()
     output = "documents"
     options = Options
-    version = 7
+    version = 8
     steps = (
         Step(place_group, "records", keys=_parts_of_groups),
         Step(merge_shard),
