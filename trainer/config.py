@@ -15,7 +15,9 @@ from trainer.optimizers import OPTIMIZERS
 from trainer.schedules import SCHEDULES, learning_rate
 from trainer.shape import PRESETS, ModelConfig, preset
 
-DEVICES = ("auto", "cpu", "cuda", "xla")
+DEVICES = ("auto", "cpu", "cuda", "xla", "xla_host")
+# One TPU chip, and every chip of the host.
+XLA_DEVICES = ("xla", "xla_host")
 # Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's is
 # from trials.
 LEARNING_RATES = {
@@ -110,7 +112,10 @@ class TrainConfig:
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option(
-        "auto", "auto is cuda if there is a GPU; xla is a TPU", choices=DEVICES, shapes_bytes=False
+        "auto",
+        "auto is cuda if there is a GPU; xla is a TPU chip, xla_host every chip of this host",
+        choices=DEVICES,
+        shapes_bytes=False,
     )
     dtype: str = option(
         "auto", "auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
@@ -152,10 +157,10 @@ class TrainConfig:
             raise SettingsError(
                 "FlexAttention has no dropout: give document_mask or dropout, not both"
             )
-        if self.device == "xla" and (self.compile or self.optimizer != "adamw"):
+        if self.device in XLA_DEVICES and (self.compile or self.optimizer != "adamw"):
             raise SettingsError(
-                "device xla supports neither compile nor optimizers other than adamw: leave them "
-                "out"
+                f"device {self.device} supports neither compile nor optimizers other than "
+                "adamw: leave them out"
             )
 
     def model_config(self, vocab_size: int) -> ModelConfig:

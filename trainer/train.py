@@ -36,7 +36,14 @@ from trainer.device import (
     is_compiler_error,
     use_fastest_attention,
 )
-from trainer.distributed import Ranks, StopSignals, averaging_when, run_lock, wrap_ddp
+from trainer.distributed import (
+    Ranks,
+    StopSignals,
+    averaging_when,
+    launch_on_chips,
+    run_lock,
+    wrap_ddp,
+)
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
 from trainer.remote import Publisher
@@ -375,7 +382,21 @@ def _say_nothing(message: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the command line or `arguments` specify; return the exit code."""
-    return run_reporting("trainer.train", lambda: train(parse(arguments)), Diverged)
+
+    def parse_and_train() -> None:
+        config = parse(arguments)
+        if config.device == "xla_host":
+            launch_on_chips(_train_on_chip, config)
+        else:
+            train(config)
+
+    return run_reporting("trainer.train", parse_and_train, Diverged)
+
+
+def _train_on_chip(number: int, config: TrainConfig) -> None:
+    code = run_reporting("trainer.train", lambda: train(config), Diverged)
+    if code:
+        raise SystemExit(code)
 
 
 class _CallableModule(ModuleType):
