@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
+from schemas.values import convert
 from trainer.command_line import command_parser, read_settings
 from trainer.optimizers import OPTIMIZERS
 from trainer.schedules import SCHEDULES, learning_rate
@@ -153,6 +156,11 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
+        # Also in a program, a wrong value is an error and not another optimizer or schedule.
+        for field in dataclasses.fields(self):
+            value = _without_paths(getattr(self, field.name))
+            value = convert(field, _TYPES[field.name], value, field.name)
+            object.__setattr__(self, field.name, value)
         if self.document_mask and self.dropout:
             raise SettingsError(
                 "FlexAttention has no dropout: give document_mask or dropout, not both"
@@ -218,6 +226,16 @@ class TrainConfig:
             decay_fraction=self.decay_fraction,
         )
         return share * self.peak_rate
+
+
+_TYPES = typing.get_type_hints(TrainConfig)
+
+
+def _without_paths(value: Any) -> Any:
+    """Return a setting in which the paths are strings."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_without_paths(item) for item in value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _names(cls: Any) -> set[str]:
