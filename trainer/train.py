@@ -145,7 +145,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         say(
             f"{model.n_parameters:,} parameters, {step_flops / 1e12:.3g} TFLOP a step; "
             f"{device.type}, {str(dtype).removeprefix('torch.')}, attention by {attention}\n"
-            f"{config.max_steps:,} steps of {step_tokens:,} tokens = "
+            f"{pluralize(config.max_steps, 'step')} of {step_tokens:,} tokens = "
             f"{_describe_batch(loader, shape.context)}"
         )
         log = StepLog(
@@ -269,6 +269,8 @@ def _open_run(
 ) -> tuple[Path | None, Record | None]:
     """Lock the run's folder; return the checkpoint to continue from, which rank 0 chooses."""
     out = Path(config.out)
+    if not config.out:
+        raise SettingsError("out: name a folder for the run")
     if "://" in config.out:
         raise SettingsError(
             f"out: {config.out} is not a local folder; train in one, and give --publish "
