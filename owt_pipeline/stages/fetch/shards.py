@@ -253,7 +253,7 @@ class ShardFetcher:
         The Wayback Machine is left out, since one part makes all requests to it.
         """
         clients: dict[str, Callable[..., Client]] = {
-            "live": Fetcher,
+            "live": partial(Fetcher, count_hosts=partial(self._count_hosts, "live")),
             "commoncrawl": partial(BulkClient, captures=self._captures),
         }
         for source in sources:
@@ -270,6 +270,15 @@ class ShardFetcher:
                     partial(self.query_online, source, ids=self.ids, is_last=is_last),
                 )
             self.ids_with_page = np.union1d(self.ids_with_page, reader.pages)
+
+    def _count_hosts(self, source: str) -> int:
+        """Return the number of hosts of the URLs that a source is queried for in all rounds."""
+        ids = self.ids
+        order = self._run.options.order
+        for earlier_source in order[: order.index(source)]:
+            ids = ids[~isin_sorted(ids, self.reader(earlier_source).pages)]
+        hosts = self.read_urls(ids, ("url_id", "host"))["host"]
+        return pc.count_distinct(hosts).as_py()
 
     def _missing(self, reader: SegmentReader, ids: np.ndarray) -> np.ndarray:
         """Return the ids without a result of this source or a page of an earlier one."""
