@@ -154,9 +154,7 @@ PAGES: dict[str, Way] = {
     "length-twice-in-folded-lines": answer(
         Content_Length=f"\r\n\t{len(PAGE)}\r\nContent-Length: {len(PAGE)},\r\n {len(PAGE)}"
     ),
-    "chunked-in-a-folded-line": answer(
-        CHUNK, Content_Length="5", Transfer_Encoding="\r\n chunked"
-    ),
+    "chunked-in-a-folded-line": answer(CHUNK, Content_Length="5", Transfer_Encoding="\r\n chunked"),
     "length-without-a-value": answer(Content_Length=" ", then="close"),
     "short-body-with-more-after-it": answer(PAGE + b"and some more", Content_Length=str(len(PAGE))),
     "junk-after-the-last-chunk": answer(CHUNK + b"<!-- served by -->", **CHUNKED),
