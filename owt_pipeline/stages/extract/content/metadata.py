@@ -39,7 +39,8 @@ _NOT_WORDS = re.compile(r"\W+")
 # A byline's date, or a member's number of posts.
 _NUMBER = re.compile(r"\b\d{2}")
 _BY = re.compile(
-    r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:",
+    r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:"
+    r"|^(?:di|door|av|af)\s+(?=\S+\s+\S)",
     re.IGNORECASE,
 )
 _ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
@@ -53,14 +54,23 @@ _AFTER_NAME = re.compile(
 _AFTER_PERSON = re.compile(
     r"(?:\s*,\s*(?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi"
     r"|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado"
-    r"|domingo)|(?:\s*,\s*|\s+)(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+    r"|domingo|mon|tues?|wed|thu(?:rs?)?|fri|sat|sun)|(?:\s*,\s*|\s+)(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day"
     r"|(?:(?:senior|chief|deputy|managing|contributing|staff|freelance|associate|assistant|guest"
     r"|political|national|foreign|lead|special|former|news|tech|science|health|business|sports?"
-    r"|games|autos|culture|travel|AI)\s+)*"
+    r"|games|autos|culture|travel|top|AI)\s+)*"
     r"(?:writer|reporter|editor|correspondent|contributor|columnist|journalist|photographer"
     r"|moderator|verified|subscriber|member)))\b.*$",
     re.IGNORECASE | re.DOTALL,
 )
+# Words in lower case that may be within a name, or between two.
+_WORDS_IN_NAME = frozenset(
+    """
+    and und et e y i og och en ja with mit for of on the van von vom zu zur zum der den de di da do
+    dos das del della la le du el al bin ibn ben ter ten af av
+    """.split()
+)
+# A longer word alone after a comma is an affiliation or a role; a shorter one may be `Jr` or `PhD`.
+_MAX_SUFFIX_CHARS = 3
 # Before a role. "Staff Writer" and "Guest Author" stay as they are.
 _MIN_WORDS_OF_NAME = 2
 _SCRIPT_OBJECT = re.compile(r"\[object \w+\]|undefined|null|NaN")
@@ -250,8 +260,10 @@ def _author(page: ParsedPage, head: Head) -> str | None:
     for element in page.marked:
         if _is_author(element) and not _is_of_another(element):
             byline = (element.name or element).text[:_MAX_STATEMENT_CHARS]
-            if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", byline))):
-                return name
+            name = _name_of_person(_AFTER_NAME.sub("", _BY.sub("", byline)))
+            if name:
+                words = name.split()
+                return " ".join(words[: _end_of_name(words, cuts_at_lower=True)]).rstrip(",")
     return None
 
 
@@ -299,9 +311,39 @@ def _name_of_person(text: str | None) -> str | None:
 def _without_role(text: str) -> str:
     """Return a byline without a role, a badge or a weekday after its name."""
     name = _AFTER_PERSON.sub("", text)
-    if name == text or len(name.split()) < _MIN_WORDS_OF_NAME:
-        return text
-    return name
+    if len(name.split()) < _MIN_WORDS_OF_NAME:
+        name = text
+    words = name.split()
+    return " ".join(words[: _end_of_name(words, cuts_at_lower=False)]).rstrip(",")
+
+
+def _end_of_name(words: Sequence[str], *, cuts_at_lower: bool) -> int:
+    """Return the number of words of a byline that are names.
+
+    After two words with capitals, a name ends at a comma before a word in lower case, `The`, or a
+    last word; with `cuts_at_lower`, it ends before any word in lower case.
+    """
+    num_capitals = 0
+    for index, word in enumerate(words):
+        if num_capitals >= _MIN_WORDS_OF_NAME:
+            is_after_comma = words[index - 1].endswith(",")
+            is_lower = word[0].islower() and word.rstrip(",") not in _WORDS_IN_NAME
+            if is_lower and (is_after_comma or cuts_at_lower):
+                return index
+            if is_after_comma and _is_affiliation(words[index:]):
+                # A place may follow an affiliation.
+                return _end_of_name(words[:index], cuts_at_lower=cuts_at_lower)
+        num_capitals += word[0].isupper()
+    return len(words)
+
+
+def _is_affiliation(words: Sequence[str]) -> bool:
+    """Return whether the words after a comma do not name another person."""
+    first = words[0]
+    if first == "The":
+        return True
+    is_suffix = len(first) <= _MAX_SUFFIX_CHARS or first.isupper() or "." in first
+    return len(words) == 1 and not is_suffix
 
 
 def _date(page: ParsedPage, head: Head, url: str, fetched_at: int) -> str | None:
