@@ -20,6 +20,8 @@ from typing import Any
 
 import orjson
 
+from owt_pipeline.stages.extract.content.bylines import name_in_byline, name_of_person
+from owt_pipeline.stages.extract.html.blocks import Container
 from owt_pipeline.stages.extract.html.marks import BylineCandidate, ParsedPage
 from owt_pipeline.stages.extract.html.names import COMMENT, NAMES
 
@@ -36,44 +38,7 @@ _EARLIEST_DATE = date(1991, 8, 6)
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
 _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
-# A byline's date, or a member's number of posts.
-_NUMBER = re.compile(r"\b\d{2}")
-_BY = re.compile(
-    r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:"
-    r"|^(?:di|door|av|af)\s+(?=\S+\s+\S)",
-    re.IGNORECASE,
-)
 _ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
-# The rest of a byline after the name: a date, a count, a separator.
-_AFTER_NAME = re.compile(
-    r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b"
-    r"|(?:,\s*|\s+)(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+)?\d).*$",
-    re.IGNORECASE | re.DOTALL,
-)
-# The words of a byline after a name: a day of the week, or the person's role.
-_AFTER_PERSON = re.compile(
-    r"(?:\s*,\s*(?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi"
-    r"|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado"
-    r"|domingo|mon|tues?|wed|thu(?:rs?)?|fri|sat|sun)|(?:\s*,\s*|\s+)(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day"
-    r"|(?:(?:senior|chief|deputy|managing|contributing|staff|freelance|associate|assistant|guest"
-    r"|political|national|foreign|lead|special|former|news|tech|science|health|business|sports?"
-    r"|games|autos|culture|travel|top|AI)\s+)*"
-    r"(?:writer|reporter|editor|correspondent|contributor|columnist|journalist|photographer"
-    r"|moderator|verified|subscriber|member)))\b.*$",
-    re.IGNORECASE | re.DOTALL,
-)
-# Words in lower case that may be within a name, or between two.
-_WORDS_IN_NAME = frozenset(
-    """
-    and und et e y i og och en ja with mit for of on the van von vom zu zur zum der den de di da do
-    dos das del della la le du el al bin ibn ben ter ten af av
-    """.split()
-)
-# A longer word alone after a comma is an affiliation or a role; a shorter one may be `Jr` or `PhD`.
-_MAX_SUFFIX_CHARS = 3
-# Before a role. "Staff Writer" and "Guest Author" stay as they are.
-_MIN_WORDS_OF_NAME = 2
-_SCRIPT_OBJECT = re.compile(r"\[object \w+\]|undefined|null|NaN")
 _NAMES_AUTHOR = re.compile(r"(?:^|[\s_-]|(?<=[a-z]))(?:[bB]y-?line|[aA]uthor)s?(?=$|[\s_A-Z-])")
 _NAMES_OTHER_AUTHOR = re.compile(
     r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE
@@ -84,9 +49,6 @@ _NAMES_OTHERS = re.compile(
     r"related|recommend|recirc|teaser|(?<!no-)sidebar|popular|trending|most-?read|latest|up-?next|more-|outbrain|taboola",
     re.IGNORECASE,
 )
-# Defaults of templates and systems.
-_PLACEHOLDER_NAMES = ("author", "admin", "administrator")
-_MAX_NAME_CHARS = 100
 # A longer text is not a title, a name, or a statement on a licence.
 _MAX_STATEMENT_CHARS = 300
 
@@ -255,15 +217,14 @@ def _author(page: ParsedPage, head: Head) -> str | None:
     declared = [page.metas.get(key) for key in NAMES["meta author"]]
     declared += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
     for text in declared:
-        if name := _name_of_person(text):
+        if name := name_of_person(_short(text) or ""):
             return name
+    title = _title_container(page)
     for element in page.marked:
-        if _is_author(element) and not _is_of_another(element):
+        if _is_author(element) and not _is_of_another(element, title):
             byline = (element.name or element).text[:_MAX_STATEMENT_CHARS]
-            name = _name_of_person(_AFTER_NAME.sub("", _BY.sub("", byline)))
-            if name:
-                words = name.split()
-                return " ".join(words[: _end_of_name(words, cuts_at_lower=True)]).rstrip(",")
+            if name := name_in_byline(byline):
+                return name
     return None
 
 
@@ -275,75 +236,36 @@ def _is_author(element: BylineCandidate) -> bool:
     return _NAMES_AUTHOR.search(names) is not None and _NAMES_OTHER_AUTHOR.search(names) is None
 
 
-def _is_date(element: BylineCandidate) -> bool:
+def _is_date(element: BylineCandidate, title: Container | None) -> bool:
     get = element.attributes.get
     if element.tag != "time" and get("itemprop") != "datePublished":
         return False
-    return not _NAMES_OTHER_DATE.search(get("class") or "") and not _is_of_another(element)
+    is_other_date = _NAMES_OTHER_DATE.search(get("class") or "") is not None
+    return not is_other_date and not _is_of_another(element, title)
 
 
-def _is_of_another(element: BylineCandidate) -> bool:
-    """Return whether an element belongs to another story, or to a reader's comment."""
+def _title_container(page: ParsedPage) -> Container | None:
+    """Return the container of the first `<h1>`."""
+    containers = (block.container for block in page.blocks if block.container.tag == "h1")
+    return next(containers, None)
+
+
+def _is_of_another(element: BylineCandidate, title: Container | None) -> bool:
+    """Return whether an element belongs to another story, or to a reader's comment.
+
+    It is in an `<article>` without the page's title, or in a list before it.
+    """
     for container in element.container.ancestors():
         if container.kind & COMMENT or container.tag in ("nav", "aside", "footer"):
             return True
+        if title is not None and container.tag in ("article", "li"):
+            is_title_in_it = container.index <= title.index < container.end
+            if not is_title_in_it and (container.tag == "article" or container.index < title.index):
+                return True
         is_named = container.parent is not None and container.names
         if is_named and _NAMES_OTHERS.search(container.names):
             return True
     return False
-
-
-def _name_of_person(text: str | None) -> str | None:
-    """Return a text without "By" if it may be a name; else None."""
-    name = _without_role(_BY.sub("", _short(text) or ""))
-    if (
-        2 < len(name) < _MAX_NAME_CHARS
-        and not _SCRIPT_OBJECT.fullmatch(name)
-        and name.lower() not in _PLACEHOLDER_NAMES
-        and "://" not in name
-        and not name.startswith(("www.", "@"))
-        and not _NUMBER.search(name)
-    ):
-        return name
-    return None
-
-
-def _without_role(text: str) -> str:
-    """Return a byline without a role, a badge or a weekday after its name."""
-    name = _AFTER_PERSON.sub("", text)
-    if len(name.split()) < _MIN_WORDS_OF_NAME:
-        name = text
-    words = name.split()
-    return " ".join(words[: _end_of_name(words, cuts_at_lower=False)]).rstrip(",")
-
-
-def _end_of_name(words: Sequence[str], *, cuts_at_lower: bool) -> int:
-    """Return the number of words of a byline that are names.
-
-    After two words with capitals, a name ends at a comma before a word in lower case, `The`, or a
-    last word; with `cuts_at_lower`, it ends before any word in lower case.
-    """
-    num_capitals = 0
-    for index, word in enumerate(words):
-        if num_capitals >= _MIN_WORDS_OF_NAME:
-            is_after_comma = words[index - 1].endswith(",")
-            is_lower = word[0].islower() and word.rstrip(",") not in _WORDS_IN_NAME
-            if is_lower and (is_after_comma or cuts_at_lower):
-                return index
-            if is_after_comma and _is_affiliation(words[index:]):
-                # A place may follow an affiliation.
-                return _end_of_name(words[:index], cuts_at_lower=cuts_at_lower)
-        num_capitals += word[0].isupper()
-    return len(words)
-
-
-def _is_affiliation(words: Sequence[str]) -> bool:
-    """Return whether the words after a comma do not name another person."""
-    first = words[0]
-    if first == "The":
-        return True
-    is_suffix = len(first) <= _MAX_SUFFIX_CHARS or first.isupper() or "." in first
-    return len(words) == 1 and not is_suffix
 
 
 def _date(page: ParsedPage, head: Head, url: str, fetched_at: int) -> str | None:
@@ -365,7 +287,10 @@ def _date_candidates(page: ParsedPage, head: Head, url: str) -> Iterator[Any]:
     for key in ("datePublished", "dateCreated", "uploadDate"):
         yield from (node.get(key) for node in head.nodes)
     yield url
-    for element in filter(_is_date, page.marked):
+    title = _title_container(page)
+    for element in page.marked:
+        if not _is_date(element, title):
+            continue
         get = element.attributes.get
         yield get("datetime") or get("content") or element.text[:100]
 

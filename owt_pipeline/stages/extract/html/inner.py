@@ -37,6 +37,8 @@ _LINE_NAME = re.compile(
     r"(?:^|[\s_-])(?:cl|(?!inline|underline|outline|headline|newline)[A-Za-z]*?[lL]ine)"
     r"(?:[-_]?(?:text|code|content|wrapper))?(?=$|[\s_]|\d|-\d|-[a-z]+\d)"
 )
+PROTECTED_ADDRESS = "/cdn-cgi/l/email-protection#"
+"""Start of the links in which Cloudflare hides an address, as `address_in` reads it."""
 # Attributes with the number of a line: of the element with the number, or of the line itself.
 _NUMBER_ATTRIBUTES = frozenset(("data-line-number", "data-linenumber", "data-lineno"))
 _LINE_ATTRIBUTES = _NUMBER_ATTRIBUTES | {"data-line"}

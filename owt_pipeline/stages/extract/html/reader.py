@@ -19,6 +19,7 @@ from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, 
 from owt_pipeline.stages.extract.html.comments import mark_comments
 from owt_pipeline.stages.extract.html.initials import INITIAL, names_initial
 from owt_pipeline.stages.extract.html.inner import (
+    PROTECTED_ADDRESS,
     Formula,
     PreText,
     RawElement,
@@ -340,6 +341,10 @@ class _Reader(Structure):
         self._links += 1
         is_spaced_itself = self._stack[-1] is not None
         self._stack[-1] = self._end_spaced_link if is_spaced_itself else self._end_link
+        if href.startswith(PROTECTED_ADDRESS):
+            self._stack[-1] = partial(
+                self._end_protected_link, len(self.blocks), len(self._pieces), href
+            )
         if href.startswith("#"):
             self.page.controlled.add(href[1:])
             if self._at.form == HEADING and self._at.parent is not None:
@@ -349,6 +354,16 @@ class _Reader(Structure):
 
     def _end_link(self) -> None:
         self._links_around -= 1
+
+    def _end_protected_link(self, num_blocks: int, start: int, href: str) -> None:
+        """Write the address of a link in place of `[email protected]`."""
+        self._links_around -= 1
+        if num_blocks < len(self.blocks):
+            return
+        text = " ".join("".join(self._pieces[start:]).split())
+        address = address_in({"data-cfemail": href.removeprefix(PROTECTED_ADDRESS)})
+        if text == "[email protected]" and address:
+            self._pieces[start:] = [address]
 
     def _end_spaced_link(self) -> None:
         self._links_around -= 1
