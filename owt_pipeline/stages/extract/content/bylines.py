@@ -12,7 +12,8 @@ from collections.abc import Sequence
 # A byline's date, or a member's number of posts.
 _NUMBER = re.compile(r"\b\d{2}")
 _BY = re.compile(
-    r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:"
+    r"^(?:(?:written|posted|published|story|words|article|text|veröffentlicht|publié|publicado)\s+)?"
+    r"(?:by|par|por|von)\b:?\s+|^by:|^(?:author|autor(?:in)?|auteur|autore)s?\s*:\s*"
     r"|^(?:di|door|av|af)\s+(?=\S+\s+\S)",
     re.IGNORECASE,
 )

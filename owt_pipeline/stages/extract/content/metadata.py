@@ -253,15 +253,17 @@ def _title_container(page: ParsedPage) -> Container | None:
 def _is_of_another(element: BylineCandidate, title: Container | None) -> bool:
     """Return whether an element belongs to another story, or to a reader's comment.
 
-    It is in an `<article>` without the page's title, or in a list before it.
+    It is in an `<article>` or an item of a list that ends before the page's title.
     """
     for container in element.container.ancestors():
         if container.kind & COMMENT or container.tag in ("nav", "aside", "footer"):
             return True
-        if title is not None and container.tag in ("article", "li"):
-            is_title_in_it = container.index <= title.index < container.end
-            if not is_title_in_it and (container.tag == "article" or container.index < title.index):
-                return True
+        if (
+            container.tag in ("article", "li")
+            and title is not None
+            and container.end <= title.index
+        ):
+            return True
         is_named = container.parent is not None and container.names
         if is_named and _NAMES_OTHERS.search(container.names):
             return True

@@ -24,8 +24,6 @@ from owt_pipeline.stages.extract.html.names import MARKED
 # Hostile pages have thousands of titles, and of containers around one.
 _MAX_TITLES = 20
 _MAX_DEPTH = 30
-# With fewer words, the first title heads a banner, and the article is below it.
-_MIN_WORDS_OF_FIRST = 50
 _MAX_LINES_BEFORE_TEXT = 6
 _MAX_LINE_CHARS = 60
 _DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
@@ -39,32 +37,29 @@ def leave_next_articles(blocks: Sequence[Block], keep: np.ndarray) -> None:
     titles = _titles(blocks)
     if len(titles) < 2 or titles[0].link_chars:
         return
-    stories: dict[Container, Sequence[int]] = {}
-    needs_signs = False
+    first_title = titles[0]
     for title in titles[1:_MAX_TITLES]:
-        if title.text == titles[0].text:
+        pair = _pair_of_stories(first_title.container, title.container)
+        if pair is None or title.text == first_title.text:
             continue
-        pair = _pair_of_stories(titles[0].container, title.container)
-        if pair is None:
+        if not _has_title_of_story(first_title, title, *pair):
             continue
-        is_titled = title.container.tag == titles[0].container.tag
-        has_linked_title = pair[1].tag == "article" and title.link_chars > 0
-        if not is_titled and not has_linked_title:
+        first, other = (_indexes_in(story, blocks) for story in pair)
+        has_sure_kind = _are_articles(*pair) and first_title.container.tag == "h1"
+        if not has_sure_kind and not (_is_signed(blocks, first) and _is_signed(blocks, other)):
             continue
-        needs_signs |= titles[0].container.tag != "h1" or not _are_articles(*pair)
-        for story in pair:
-            if story not in stories:
-                stories[story] = _indexes_in(story, blocks)
-    if not stories:
-        return
-    first, *others = stories.values()
-    if _num_words_kept(blocks, keep, first) < _MIN_WORDS_OF_FIRST:
-        return
-    if needs_signs and not all(_is_signed(blocks, indexes) for indexes in stories.values()):
-        return
-    for indexes in others:
-        if _num_words_kept(blocks, keep, indexes) >= MIN_ARTICLE_WORDS:
-            keep[indexes] = False
+        # Without a text, the first title heads a banner, and the article is below it.
+        if not _num_words_kept(blocks, keep, first):
+            return
+        if _num_words_kept(blocks, keep, other) >= MIN_ARTICLE_WORDS:
+            keep[other] = False
+
+
+def _has_title_of_story(first: Block, title: Block, *pair: Container) -> bool:
+    """Return whether the title of the second of two stories is a title, or links to its page."""
+    if title.container.tag == first.container.tag:
+        return True
+    return _are_articles(*pair) and title.link_chars > 0
 
 
 def _num_words_kept(blocks: Sequence[Block], keep: np.ndarray, indexes: Sequence[int]) -> int:

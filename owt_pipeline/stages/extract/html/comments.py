@@ -59,12 +59,8 @@ _MAX_DEPTH = 12
 # An item of more blocks is not a comment.
 _MAX_BLOCKS_OF_ITEM = 200
 _CLOCK = re.compile(r"\b\d{1,2}[:h]\d\d\b")
-# A number with one or two words, as in `3 days ago` and `vor 3 Tagen`, after a word or a sign. A
-# name before it may be another element, without a space between the two.
-_AGO = (
-    r"(?:^|\b[^\W\d]{1,16} |[·•|,–-] ?|(?<=[^\W\d_]))"
-    r"\d{1,2} ?[^\W\d]{1,10}\.?(?: [^\W\d]{1,10})?$"
-)
+# A number with one or two words, as in `3 days ago` and `vor 3 Tagen`, after a word or a dot.
+_AGO = r"(?:^|\b[^\W\d]{1,8} |[·•] ?)\d{1,2} ?[^\W\d]{1,10}\.?(?: [^\W\d]{1,10})?$"
 _TIME = re.compile(rf"\b(?:19|20)\d\d\b|{_CLOCK.pattern}|{_AGO}")
 _MOMENT = re.compile(rf"{_CLOCK.pattern}|{_AGO}")
 _WORD = re.compile(r"[^\W\d_]{2,}")
