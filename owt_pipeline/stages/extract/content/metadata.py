@@ -253,21 +253,23 @@ def _title_container(page: ParsedPage) -> Container | None:
 def _is_of_another(element: BylineCandidate, title: Container | None) -> bool:
     """Return whether an element belongs to another story, or to a reader's comment.
 
-    It is in an `<article>` or an item of a list that ends before the page's title.
+    It is in an `<article>` that ends before the page's title, or in a list before the article.
     """
+    is_in_list = False
     for container in element.container.ancestors():
         if container.kind & COMMENT or container.tag in ("nav", "aside", "footer"):
             return True
-        if (
-            container.tag in ("article", "li")
-            and title is not None
-            and container.end <= title.index
-        ):
-            return True
+        is_before = title is not None and container.end <= title.index
+        if container.tag == "li":
+            is_in_list = is_before
+        elif container.tag == "article":
+            if is_before:
+                return True
+            is_in_list = False
         is_named = container.parent is not None and container.names
         if is_named and _NAMES_OTHERS.search(container.names):
             return True
-    return False
+    return is_in_list
 
 
 def _date(page: ParsedPage, head: Head, url: str, fetched_at: int) -> str | None:
