@@ -217,15 +217,17 @@ def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> i
 
 
 def _without_output(results: Sequence[Result]) -> Result | None:
-    """Return the first stage that rejected all rows; None if every stage kept some.
-
-    `dedupe` and `report` are left out, since their rows do not become documents.
-    """
-    for result in results:
+    """Return the first stage that rejected all rows; None if every stage kept some."""
+    for result in _stages_of_documents(results):
         counts = result.manifest.counts
-        if result.stage.name not in ("dedupe", "report") and counts.entered and not counts.left:
+        if counts.entered and not counts.left:
             return result
     return None
+
+
+def _stages_of_documents(results: Sequence[Result]) -> list[Result]:
+    """Return the results without `dedupe` and `report`, whose rows do not become documents."""
+    return [result for result in results if result.stage.name not in ("dedupe", "report")]
 
 
 def _reasons(rejected: Mapping[str, int]) -> str:
@@ -245,7 +247,7 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     if "report" in finished:
         lines.append(f"report  {workdir.path('report/index.html')}")
     # No next command is of use without documents.
-    if _without_output(results) is not None:
+    if not all(result.manifest.counts.left for result in _stages_of_documents(results)):
         return "\n".join(lines)
     if "tokenize" in finished:
         words = ["python", "-m", "trainer.train", "--data", workdir.path("tokens")]

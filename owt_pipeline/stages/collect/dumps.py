@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
+from owt_pipeline.formats.file_kinds import NUM_START_BYTES
 from owt_pipeline.formats.lines import LineReader, is_utf16
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, problem_row
 from owt_pipeline.storage.folder import open_source
@@ -33,6 +34,7 @@ class Dump(SourceKind):
         with open_source(uri) as file:
             reader = LineReader(file)
             for block in reader:
+                tally.start = tally.start or block.data[:NUM_START_BYTES]
                 if block.first_line == 1 and is_utf16(block.data):
                     advice = f"expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 {source.name})"
                     raise UserError(f"{source.uri}, line 1: UTF-16; {advice}")
