@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,3 +122,57 @@ def test_without_a_row_nothing_comes_next(
     output = capsys.readouterr()
     assert f"{name} has nothing to collect" in output.err
     assert "next:" not in output.out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "flags"),
+    [
+        ("body.jsonl", '{"body": "A sentence of the text."}\n', ["--text_field", "body"]),
+        ("ä body.csv", "id,content\n1,A sentence of the text.\n", ["--text_field", "content"]),
+        ("nested.jsonl", '{"raw": {"text": "A sentence."}}\n', ["--text_field", "raw.text"]),
+    ],
+)
+def test_an_import_without_a_text_says_what_the_first_record_lacks(
+    name: str,
+    content: str,
+    flags: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    words = ["import", str(tmp_path / "run"), str(file), "--workers", "1"]
+    assert main(words) == 1
+    output = capsys.readouterr()
+    assert "next:" not in output.out
+    message = output.err.splitlines()[-1]
+    assert f"{name}:" in message
+    assert "no field 'text'; it has " in message
+    assert message.endswith("; give the name of the field with the text as --text_field")
+    assert main([*words, *flags]) == 0
+    assert "next:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_import_of_an_empty_file_leaves_nothing_to_do(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text(content)
+    assert main(["import", str(tmp_path / "run"), str(empty), "--workers", "1"]) == 0
+    output = capsys.readouterr()
+    assert "import: the files have no texts" in output.err
+    assert "next:" not in output.out
+
+
+def test_texts_in_the_place_of_the_run_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = Path("my texts.jsonl")
+    texts.write_text('{"text": "A sentence of the text."}\n')
+    assert main(["import", str(texts)]) == 2
+    message = capsys.readouterr().err
+    advised = message.partition("as in `owt ")[2].partition("`")[0]
+    assert shlex.split(advised) == ["import", "run", str(texts)]
+    assert main([*shlex.split(advised), "--workers", "1"]) == 0
