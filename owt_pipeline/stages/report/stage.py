@@ -56,7 +56,7 @@ def _readers(run: StageRun) -> dict[str, DatasetReader]:
 
 class Report(Stage):
     """Write the run's statistics: report/index.html, a self-contained web page, and
-    report/stats.json, all of its figures.
+    report/stats.json with all figures of that page.
     """
 
     name = "report"

@@ -179,7 +179,7 @@ def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
             1,
             "signals: no_such_module:length cannot be imported (No module named",
         ),
-        (["mine:width"], 1, "signals: module mine has no 'width'"),
+        (["mine:width"], 1, "signals: the module mine has no function 'width'"),
         (["mine:numpy"], 1, "signals: mine:numpy is of type module, not a function"),
         (
             ["raising:length"],

@@ -210,9 +210,9 @@ def test_the_remedy_for_a_shard_with_other_bytes_works(
     monkeypatch.setattr("schemas.manifest.Counts.balanced", True)
     assert rerun(small_config, run) == 1
     said = capsys.readouterr().err
-    assert f"shard {int(gone.name[5:10])} of corpus/ was gone, and has other bytes now" in said
+    assert f"shard {int(gone.name[5:10])} of corpus/ was missing, and the rebuilt shard" in said
     assert said.count("jinja2 ") == 2
-    advised = re.search(r"or delete (\S+) and (\S+) to make the dataset", said)
+    advised = re.search(r"or delete (\S+) and (\S+) and run the same command again", said)
     assert advised is not None
     shutil.rmtree(advised[1])
     Path(advised[2]).unlink()
