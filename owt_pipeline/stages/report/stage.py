@@ -66,7 +66,7 @@ class Report(Stage):
     kinds = ("data", "rejects")
     output = "report"
     options = Options
-    version = 13
+    version = 14
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --sample_documents 50"
