@@ -127,9 +127,16 @@ def load_weights(
     ours = model.config
     theirs = trained.model.config
     context = min(ours.context, theirs.context)
-    if dataclasses.replace(theirs, dropout=ours.dropout, context=context) != ours:
+    shortened = dataclasses.replace(theirs, dropout=ours.dropout, context=context)
+    differences = [
+        f"{name} {value} in place of {getattr(ours, name)}"
+        for name, value in dataclasses.asdict(shortened).items()
+        if value != getattr(ours, name)
+    ]
+    if differences:
         raise CheckpointError(
-            f"{config.init_from} is of another shape: {theirs}; these settings make {ours}"
+            f"{config.init_from} is of another shape: {', '.join(differences)}; give the preset "
+            f"and the settings that it was made with"
         )
     state = trained.model.state_dict()
     if not ours.rope:

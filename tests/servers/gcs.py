@@ -196,7 +196,11 @@ def gcs_bucket(name: str = "bucket") -> Iterator[str]:
         pytest.MonkeyPatch.context() as patch,
     ):
         threading.Thread(target=translator.serve_forever, daemon=True).start()
+        # For Beam and for the trainer.
         patch.setenv("STORAGE_EMULATOR_HOST", url)
+        # For obstore, which would ask for credentials without a token.
+        patch.setenv("GOOGLE_BASE_URL", url)
+        patch.setenv("GOOGLE_BEARER_TOKEN", "test")
         make = urllib.request.Request(
             f"{url}/storage/v1/b?project=test",
             json.dumps({"name": name}).encode(),

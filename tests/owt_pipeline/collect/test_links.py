@@ -4,6 +4,7 @@ they should not be."""
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,17 @@ TIMES = {
     NOON + 0.5: NOON,
     "1.546344e12": NOON,
     -(10**13): -(10**10),
+    "20190101120000": NOON,
+    20190101120000: NOON,
+    "201901011200": NOON,
+    "2019-01-01T12:00:00+00:00[UTC]": NOON,
+    "2019-01-01T13:00:00+01:00[Europe/Berlin]": NOON,
+    "Tue, 01 Jan 2019 12:00:00 GMT": NOON,
+    "Tue, 1 Jan 2019 07:00:00 EST": NOON,
+    "01 Jan 2019 13:00 +0100": NOON,
+    "Tue, 32 Jan 2019 12:00:00 GMT": None,
+    "Tue, 01 Jan 2019 12:00:00 CEST": None,
+    "20191301": None,
     "2019-13-01": None,
     "0001-01-01T00:00:00+09": None,
     "NULL": None,
@@ -111,8 +123,12 @@ def test_a_time_of_any_precision_and_offset_is_read(tmp_path: Path, time: Any) -
 
 
 @pytest.mark.parametrize(
-    "score", ["NULL", r"\N", "NA", "n/a", "NaN", "nan", "None", "<NA>", "", "-", "null"]
-)
+    "score",
+    [
+        "NULL", r"\N", "NA", "n/a", "NaN", "nan", "None", "<NA>", "", "-", "null", "1.#IND", "#N/A N/A",
+        "[NULL]", "<null>", "NaT", "?", ".", "--",
+    ],
+)  # fmt: skip
 def test_a_null_of_any_spelling_is_no_score(tmp_path: Path, score: str) -> None:
     path = tmp_path / "a.tsv"
     path.write_text(f"url\tscore\tcreated_utc\nhttps://a.example/\t{score}\t{score}\n")
@@ -120,13 +136,31 @@ def test_a_null_of_any_spelling_is_no_score(tmp_path: Path, score: str) -> None:
     assert (row.get("reason"), row["score"], row["created_utc"]) == (None, None, None)
 
 
-def test_a_url_that_is_not_utf8_is_a_bad_line(tmp_path: Path) -> None:
-    bad = pa.array([b"https://a.example/\xff", b"https://b.example/"]).view(pa.string())
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_a_url_that_is_not_utf8_is_a_bad_line(tmp_path: Path, kind: pa.DataType) -> None:
+    urls = pa.array([b"https://a.example/\xff", b"https://b.example/"])
+    bad = urls.view(kind) if pa.types.is_string(kind) else urls.cast(kind)
     titles = pa.array([b"a", b"\xfe"]).view(pa.string())
     pq.write_table(pa.table({"url": bad, "title": titles}), tmp_path / "a.parquet")
     first, second = link_rows(str(tmp_path / "a.parquet"), "a")
     assert (first["reason"], first["note"]) == ("bad_line", "not UTF-8 in column url")
     assert (second["url"], second["title"]) == ("https://b.example/", None)
+
+
+def test_numbers_of_databases_are_scores_and_times(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "url": pa.array([b"https://a.example/", b"https://b.example/"], pa.binary()),
+            "score": pa.array([Decimal("5.00"), None], pa.decimal128(10, 2)),
+            "created_utc": pa.array([Decimal(NOON), Decimal(NOON * 1000)], pa.decimal256(40, 0)),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    rows = list(link_rows(str(tmp_path / "a.parquet"), "a"))
+    assert [(row["url"], row["score"], row["created_utc"]) for row in rows] == [
+        ("https://a.example/", 5, NOON),
+        ("https://b.example/", None, NOON),
+    ]
 
 
 def dump_of_files(folder: Path) -> list[Path]:

@@ -147,6 +147,14 @@ PAGES: dict[str, Way] = {
     "identity-with-a-length": answer(Transfer_Encoding="identity"),
     "length-twice": answer(Content_Length=f"{len(PAGE)}\r\ncontent-length: {len(PAGE)}"),
     "length-as-a-list": answer(Content_Length=f"{len(PAGE)}, {len(PAGE)}"),
+    "length-in-a-folded-line": raw(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length:\r\n %d\r\n\r\n%s"
+        % (len(PAGE), PAGE)
+    ),
+    "length-twice-in-folded-lines": answer(
+        Content_Length=f"\r\n\t{len(PAGE)}\r\nContent-Length: {len(PAGE)},\r\n {len(PAGE)}"
+    ),
+    "chunked-in-a-folded-line": answer(CHUNK, Content_Length="5", Transfer_Encoding="\r\n chunked"),
     "length-without-a-value": answer(Content_Length=" ", then="close"),
     "short-body-with-more-after-it": answer(PAGE + b"and some more", Content_Length=str(len(PAGE))),
     "junk-after-the-last-chunk": answer(CHUNK + b"<!-- served by -->", **CHUNKED),
@@ -277,6 +285,15 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         ),
         "robots-bans-us": at_robots(
             answer(b"User-agent: *\nAllow: /\n\nUser-agent: TestBot\nDisallow: /\n")
+        ),
+        "robots-bans-with-203": at_robots(
+            answer(b"User-agent: *\nDisallow: /\n", "203 Non-Authoritative Information")
+        ),
+        "robots-bans-with-206": at_robots(
+            answer(b"User-agent: *\nDisallow: /\n", "206 Partial Content")
+        ),
+        "robots-bans-with-226": at_robots(
+            answer(b"User-agent: TestBot\nDisallow: /\n", "226 IM Used")
         ),
         "robots-bans-our-version": at_robots(
             answer(

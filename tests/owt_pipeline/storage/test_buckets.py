@@ -29,7 +29,7 @@ class TestFlakyNetwork:
         """The way to a bucket `bucket`."""
         variable = {
             "s3": "AWS_ENDPOINT_URL",
-            "gs": "STORAGE_EMULATOR_HOST",
+            "gs": "GOOGLE_BASE_URL",
             "az": "AZURE_STORAGE_ENDPOINT",
         }[kind]
         with BUCKETS[kind]():
@@ -143,8 +143,9 @@ class TestUnusableBuckets:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
-        return [("s3://bucket", "AWS_ENDPOINT_URL"), ("gs://bucket", "STORAGE_EMULATOR_HOST")]
+        monkeypatch.setenv("GOOGLE_BASE_URL", address)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "test")
+        return [("s3://bucket", "AWS_ENDPOINT_URL"), ("gs://bucket", "GOOGLE_BASE_URL")]
 
     @pytest.mark.slow
     def test_wrong_credentials_for_s3(self) -> None:

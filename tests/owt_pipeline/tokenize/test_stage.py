@@ -225,7 +225,10 @@ def test_a_hub_tokenizer_is_fetched_once_and_cached(
     tokenize(workdir, hub, tmp_path / "home", "some/model")
     assert manifest_of(workdir, "tokens").digest == manifest.digest
     said = tokenize(workdir, hub, tmp_path / "empty", "some/model", code=1)
-    assert "hf download some/model tokenizer.json" in said
+    assert "hf download some/model tokenizer.json`" in said
+    assert "Retrying" not in said, "without a network, the message comes at once"
+    said = tokenize(workdir, hub, tmp_path / "empty", "some/model@v2", code=1)
+    assert "hf download some/model tokenizer.json --revision v2`" in said
 
 
 AT_HUB = {"EleutherAI/gpt-neox-20b", "bert-base-uncased", "org/name@v1.0"}
