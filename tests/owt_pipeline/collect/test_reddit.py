@@ -120,5 +120,9 @@ def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> 
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "client_id" in said
+    assert "Register a script at" in said
+    assert "into praw.ini" in said
+    code, said = ask(server, tmp_path / "other", "--subreddits", "programming", "--min_score", "0")
+    assert code == 0, said
     _, said = ask(server, tmp_path / "nope", "--subreddits", "programming", praw_site="nope")
     assert "praw.ini has no section [nope]" in said

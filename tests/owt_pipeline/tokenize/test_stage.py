@@ -220,7 +220,7 @@ def test_a_hub_tokenizer_is_fetched_once_and_cached(
             workdir / manifest.properties["tokenizer"]["file"]
         ).read_bytes() == encodings.gpt2_tokenizer_json()
         said = tokenize(workdir, hub, tmp_path / "home", "some/other", code=1)
-        assert "tokenizer some/other: there is no file of this name" in said
+        assert "tokenizer some/other: there is no such file" in said
     drop(workdir, "tokens")
     tokenize(workdir, hub, tmp_path / "home", "some/model")
     assert manifest_of(workdir, "tokens").digest == manifest.digest
