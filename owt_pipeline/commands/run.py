@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import shlex
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import JobRuns, UserError, command
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_manifest, read_root, require_run
 from owt_pipeline.pipeline import LAST, STAGES
 from owt_pipeline.storage.folder import Storage
@@ -35,6 +37,8 @@ from schemas.settings import ExitCode, add_flags, flags_given, from_table
 logger = logging.getLogger("owt")
 
 _NO_FILE = "it is not a settings file and not the value of a flag"
+# What import notes of a record without the field of its text.
+_NO_TEXT_FIELD = re.compile(r": no field '")
 _BAD_FILE_NAME = "the name of a settings file ends in .toml"
 
 EXPLAINED = (
@@ -115,7 +119,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if not arguments.quiet:
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
-    return exit_code(results, runtime.add or arguments.until == "collect")
+    may_collect_nothing = runtime.add or arguments.until == "collect"
+    return exit_code(results, runtime.workdir, may_collect_nothing)
 
 
 def _until_in(words: Sequence[str]) -> str:
@@ -198,7 +203,9 @@ def _restore_settings(workdir: Storage, earlier_settings: bytes | None) -> None:
         workdir.write(config.SETTINGS, earlier_settings)
 
 
-def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> int:
+def exit_code(
+    results: Sequence[Result], workdir: Storage, may_collect_nothing: bool = False
+) -> int:
     """Return 1, and log why, if no document came out; else 0.
 
     With `may_collect_nothing`, collect may reject all rows: added sources may have no new URL, and
@@ -209,24 +216,37 @@ def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> i
         return ExitCode.DONE
     counts = empty.manifest.counts
     logger.error(
-        "the run has no document: %s rejected all %s that entered it (%s)",
+        "the run has no document: %s rejected %s, all that entered it (%s)%s",
         empty.stage.name,
         pluralize(counts.entered, "row"),
         _reasons(counts.rejected),
+        _first_detail(DatasetReader(workdir, empty.manifest)),
     )
     return ExitCode.ERROR
 
 
-def _without_output(results: Sequence[Result]) -> Result | None:
-    """Return the first stage that rejected all rows; None if every stage kept some.
+def _first_detail(rejects: DatasetReader) -> str:
+    """Return the detail of the first reject for the end of a message; "" if it has none."""
+    for batch in rejects.batches(kind="rejects", columns=["detail"], rows=1):
+        detail = batch["detail"][0].as_py() or ""
+        if _NO_TEXT_FIELD.search(detail):
+            detail += "; give the name of the field with the text as --text_field"
+        return f"; the first: {detail}" if detail else ""
+    return ""
 
-    `dedupe` and `report` are left out, since their rows do not become documents.
-    """
-    for result in results:
+
+def _without_output(results: Sequence[Result]) -> Result | None:
+    """Return the first stage that rejected all rows; None if every stage kept some."""
+    for result in _stages_of_documents(results):
         counts = result.manifest.counts
-        if result.stage.name not in ("dedupe", "report") and counts.entered and not counts.left:
+        if counts.entered and not counts.left:
             return result
     return None
+
+
+def _stages_of_documents(results: Sequence[Result]) -> list[Result]:
+    """Return the results without `dedupe` and `report`, whose rows do not become documents."""
+    return [result for result in results if result.stage.name not in ("dedupe", "report")]
 
 
 def _reasons(rejected: Mapping[str, int]) -> str:
@@ -248,7 +268,7 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     if "report" in finished:
         lines.append(f"report  {workdir.path('report/index.html')}")
     # No next command is of use without documents.
-    if _without_output(results) is not None:
+    if not all(result.manifest.counts.left for result in _stages_of_documents(results)):
         return "\n".join(lines)
     if "tokenize" in finished:
         words = ["python", "-m", "trainer.train", "--data", workdir.path("tokens")]

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
+from owt_pipeline.formats.file_kinds import flag_for, is_web_page
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
@@ -38,7 +39,6 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ARC_MAGIC = b"filedesc:"
 _LF_HEAD = re.compile(rb"WARC/\d\.\d+\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
-_HTML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype|!--|html|head|body|\?xml)", re.IGNORECASE)
 _MAKE_WARC = "make a WARC file of it with `warcio recompress FILE COPY.warc.gz`"
 _CONVERT = "make a copy that can be read with `warcio recompress FILE COPY.warc.gz`"
 
@@ -114,9 +114,11 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
 
 def _not_a_warc(start: bytes) -> str:
     """Return why a file that begins with `start` is not a WARC file."""
-    if _HTML.match(start):
+    if is_web_page(start):
         return "not a WARC file but a web page, such as the error page of a server"
-    return f"not a WARC file, since it begins with {start[:20]!r}"
+    kind = flag_for(start)
+    guess = f" ({kind})" if kind else ""
+    return f"not a WARC file, since it begins with {start[:20]!r}{guess}"
 
 
 def _start_of_record(file: BinaryIO, at: int) -> bytes:

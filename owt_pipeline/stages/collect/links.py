@@ -176,7 +176,9 @@ def _advice_for_fields(note: str) -> str:
 
 def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[_Row]:
     try:
-        yield from link_rows(uri, name)
+        for row in link_rows(uri, name):
+            tally.start = tally.start or (row.get("url") or "").encode()
+            yield row
     except UserError as error:
         if isinstance(error, MissingColumn) and not allow_damaged:
             raise UserError(f"{error}: {advise_to_rename(error.names)}") from error

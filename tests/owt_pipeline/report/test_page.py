@@ -18,7 +18,7 @@ from lxml import html
 
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.pipeline import STAGES
-from owt_pipeline.stages.report.page import HINTS, largest_losses, stages
+from owt_pipeline.stages.report.page import HINTS, largest_losses, numeric_columns, stages
 from owt_pipeline.stages.report.tables import figure_names
 from schemas import Reason
 from tests.owt_pipeline.report.test_figures import rows_of
@@ -160,6 +160,15 @@ def test_the_largest_losses_come_first_and_none_twice(stats: dict[str, Any]) -> 
     ]
     assert len({reason for _, reason in shown}) == len(shown)
     assert ("dedupe", "near_duplicate") in shown
+
+
+def test_a_column_is_aligned_by_its_values_not_by_its_gaps() -> None:
+    rows = [
+        {"host": "a.org", "reason": None, "ms": None, "share": None},
+        {"host": "b.org", "reason": "dns", "ms": None, "share": 0.5},
+    ]
+    assert numeric_columns(rows) == {"share"}
+    assert numeric_columns([]) == set()
 
 
 def test_rare_reasons_are_folded(stats: dict[str, Any]) -> None:
