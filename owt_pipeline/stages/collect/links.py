@@ -125,7 +125,8 @@ class LinkTable(SourceKind):
         tables, left_out = named_files(options.links, "collect", known=recorded_by_uri)
         if left_out:
             logger.warning(
-                "collect: files of folders left out, name them to read them: %s",
+                "collect: skipped files of folders that are not tables; name a file itself to "
+                "read it: %s",
                 ", ".join(left_out[:_MAX_FILES_SHOWN]),
             )
         recorded_names: dict[str, str] = {}
