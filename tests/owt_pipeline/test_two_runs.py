@@ -158,7 +158,7 @@ def test_a_lost_root_is_restored_from_its_copy(
     for damage in (lambda: run.write(ROOT, b"{"), lambda: run.delete(ROOT)):
         damage()
         assert read_root(run)[0] == root
-        assert "manifest.json was damaged or gone, and is restored from its copy" in caplog.text
+        assert "manifest.json was damaged or missing; restored it from its copy" in caplog.text
         assert run.read(ROOT) == content
         caplog.clear()
         assert read_root(run)[0] == root

@@ -84,8 +84,8 @@ def set_up(run: StageRun) -> Summary:
         for archive in archives_of(options, recorded):
             if archive["uri"] not in paths:
                 raise UserError(
-                    f"--pages_from: {archive['uri']} is missing, and pages have to be taken from "
-                    "it: restore it"
+                    f"--pages_from: {archive['uri']} is missing, but the run needs pages from it: "
+                    "restore it"
                 )
     if options.cc_index:
         properties["cc_files"] = list_files(options)
@@ -181,7 +181,7 @@ def _warn_of_archive(archive: Mapping[str, Any]) -> None:
         logger.warning("fetch: %s: %s", name, archive["problem"])
     elif not archive["responses"]:
         kind = kind_of(name).name
-        logger.warning("fetch: %s holds no response to a request: is it %s?", name, kind)
+        logger.warning("fetch: %s contains no HTTP response; it may not be %s", name, kind)
 
 
 def _warcinfo(run: StageRun, source: str) -> dict[str, str]:
@@ -272,7 +272,18 @@ class ShardFetcher:
         client = PAGE_SOURCES[source].load_client()
         if source == "commoncrawl":
             return partial(client, options, captures=self._captures)
+        if source == "live":
+            return partial(client, options, count_hosts=partial(self._count_hosts, source))
         return partial(client, options)
+
+    def _count_hosts(self, source: str) -> int:
+        """Return the number of hosts of the URLs that a source is queried for in all rounds."""
+        ids = self.ids
+        order = self._run.options.order
+        for earlier_source in order[: order.index(source)]:
+            ids = ids[~isin_sorted(ids, self.reader(earlier_source).pages)]
+        hosts = self.read_urls(ids, ("url_id", "host"))["host"]
+        return pc.count_distinct(hosts).as_py()
 
     def _missing(self, reader: SegmentReader, ids: np.ndarray) -> np.ndarray:
         """Return the ids without a result of this source or a page of an earlier one."""
