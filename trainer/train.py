@@ -49,7 +49,7 @@ from trainer.model import GPT
 from trainer.remote import PUBLISHABLE, Publisher
 from trainer.samplers import mix64
 from trainer.signing import signer_of
-from trainer.validation import bits_per_byte, count_bytes, validation_loss, validation_set
+from trainer.validation import count_bytes, val_figures, validation_loss, validation_set
 
 Say = Callable[[str], None]
 
@@ -243,9 +243,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
                 )
                 # A signal during the validation ends it. The run is saved before the next step.
                 if not is_stopping():
-                    log.amend(val_loss=val_loss)
-                    if val_bytes:
-                        log.amend(val_bits_per_byte=bits_per_byte(val_loss, validation, val_bytes))
+                    log.amend(**val_figures(val_loss, validation, val_bytes))
             log.print_progress()
             if is_save_due or is_last:
                 # Rank 0 may save for long. The other ranks wait for it here, since in the next step
@@ -360,8 +358,9 @@ def _explaining(config: TrainConfig, model: GPT, loader: Loader, saver: Saver) -
     except Diverged as error:
         # The last good checkpoint may still be in writing.
         saver.wait()
-        checkpoints = checkpoint.checkpoints(Path(config.out))
-        last_good = checkpoints[-1] if checkpoints else "none"
+        last_good = "none"
+        if saver.last_saved:
+            last_good = str(saver.path_of(saver.last_saved))
         tool = ["python", "-m", "trainer.tools.documents", config.out, "--step", str(error.step)]
         raise Diverged(
             f"{error}; the last good checkpoint is {last_good}. "

@@ -342,6 +342,34 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step(
     assert steps(config) == [2, 4]
 
 
+@pytest.mark.parametrize("garbage", [b"\0" * 40 + b"\n", b"\xff\xfe\n", b"{\n"])
+def test_damaged_lines_of_the_metrics_are_left_out(config: TrainConfig, garbage: bytes) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    path = Path(config.out) / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + garbage + lines[1])
+    train(config)
+    assert [record["step"] for record in records_of(config.out)] == list(range(1, 9))
+
+
+def test_a_name_of_the_newest_that_cannot_be_read_is_reported(
+    config: TrainConfig, capsys: Capture
+) -> None:
+    train(dataclasses.replace(config, max_steps=4))
+    (Path(config.out) / "newest").write_bytes(b"\xff\0step")
+    train(config)
+    assert "the newest checkpoint that was saved, is missing" in capsys.readouterr().out
+    assert steps(config) == [4, 6, 8]
+
+
+def test_a_diverged_run_names_the_checkpoint_that_it_saved_last(config: TrainConfig) -> None:
+    """A damaged one of a later step is still there."""
+    train(config)
+    (run_of(config) / "step-00000008" / "model.safetensors").unlink()
+    with pytest.raises(Diverged, match="last good checkpoint is .*step-00000006"):
+        train(dataclasses.replace(config, max_steps=40, learning_rate=1e30, clip=0.0, save_every=9))
+
+
 @pytest.mark.parametrize("name", ["a run", "it's", "run;date", "$HOME", "(run)", "-run"])
 def test_commands_in_messages_name_any_folder(
     name: str, config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens
