@@ -233,6 +233,9 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
                 saver.save(dataclasses.replace(record, step=step), model.state_dict(), state)
             if is_save_due:
                 saved_step = step
+                if not ranks.is_main:
+                    # Their error may have to name it, too.
+                    saver.last_saved = step
             if is_last:
                 # Before the gather below: a rank that ends takes the group down.
                 saver.wait()
@@ -243,6 +246,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
                 )
                 # A signal during the validation ends it. The run is saved before the next step.
                 if not is_stopping():
+                    if not math.isfinite(val_loss):
+                        raise Diverged(f"step {step}: validation loss {val_loss:.4g}", step)
                     log.amend(**val_figures(val_loss, validation, val_bytes))
             log.print_progress()
             if is_save_due or is_last:
@@ -358,14 +363,20 @@ def _explaining(config: TrainConfig, model: GPT, loader: Loader, saver: Saver) -
     except Diverged as error:
         # The last good checkpoint may still be in writing.
         saver.wait()
-        last_good = "none"
-        if saver.last_saved:
-            last_good = str(saver.path_of(saver.last_saved))
+        newest = saver.path_of(saver.last_saved)
+        if not saver.last_saved:
+            origin = "there is no checkpoint before it"
+        elif saver.last_saved >= error.step - 1:
+            origin = (
+                f"the weights in {newest} may be the cause: delete that folder to continue from "
+                f"the checkpoint before"
+            )
+        else:
+            origin = f"the last good checkpoint is {newest}"
         tool = ["python", "-m", "trainer.tools.documents", config.out, "--step", str(error.step)]
         raise Diverged(
-            f"{error}; the last good checkpoint is {last_good}. "
-            f"Look at the step's documents ({shlex.join(tool)}), try a lower learning_rate or more "
-            f"warm-up",
+            f"{error}; {origin}. Look at the step's documents ({shlex.join(tool)}), try a lower "
+            f"learning_rate or more warm-up",
             error.step,
         ) from error
     except Exception as error:

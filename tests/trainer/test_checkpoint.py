@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import shlex
 import shutil
 import threading
@@ -375,6 +376,34 @@ def test_a_diverged_run_names_the_checkpoint_that_it_saved_last(config: TrainCon
     (run_of(config) / "step-00000008" / "model.safetensors").unlink()
     with pytest.raises(Diverged, match=r"last good checkpoint is .*step-00000006"):
         train(dataclasses.replace(config, max_steps=40, learning_rate=1e30, clip=0.0, save_every=9))
+
+
+def test_a_checkpoint_with_the_weights_that_diverged_is_not_called_good(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The third update breaks the weights, which the loss of the fourth step shows.
+    train(dataclasses.replace(config, max_steps=2))
+    wild = dataclasses.replace(config, save_every=1, learning_rate=1e30, clip=0.0, warmup_steps=1)
+    with pytest.raises(Diverged) as error:
+        train(wild)
+    advised = re.search(r"weights in (\S+) may be the cause: delete that folder", str(error.value))
+    assert advised
+    assert advised[1] == str(run_of(config) / "step-00000003")
+    # Without it the next run would end so, whatever its settings.
+    with pytest.raises(Diverged, match="step-00000003 may be the cause"):
+        train(config)
+    shutil.rmtree(advised[1])
+    train(config)
+    assert steps(config) == [4, 6, 8]
+
+
+def test_a_validation_loss_of_nan_is_an_error_and_no_figure(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.train.validation_loss", lambda *arguments: math.nan)
+    with pytest.raises(Diverged, match=r"step 8: validation loss nan; .*step-00000008"):
+        train(config)
+    assert "NaN" not in (Path(config.out) / "metrics.jsonl").read_text()
 
 
 @pytest.mark.parametrize("name", ["a run", "it's", "run;date", "$HOME", "(run)", "-run"])
