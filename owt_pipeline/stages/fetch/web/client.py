@@ -125,6 +125,10 @@ class Client:
             max_headers=MAX_HEADERS,
         )
 
+    def has_no_answer(self, host: str) -> bool:
+        """Return whether the resolver gave no answer at the last lookup of a host's name."""
+        return host in self._resolver.unanswered_names
+
     async def close(self) -> None:
         await self._session.close()
         await self._resolver.close()
