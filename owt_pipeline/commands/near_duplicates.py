@@ -151,7 +151,7 @@ def _copies_of(patterns: Sequence[str], folder: str) -> dict[str, str]:
         if format_of(file) not in COPIED_FORMATS:
             raise UsageError(
                 f"--unique writes JSON Lines and Parquet, not the format of {file}: leave the "
-                "option out, and the pairs of --out say which records to drop"
+                "option out; --out writes which records to drop"
             )
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"--unique {folder} is not a folder: name another one")

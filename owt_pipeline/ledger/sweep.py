@@ -64,12 +64,12 @@ class _Plan(msgspec.Struct, rename={"pending": "make"}):
 
 @dataclass
 class _StageWork:
-    """The plans of a published stage, whose folders of intermediate steps are still there.
+    """The plans of a published stage that still have a folder of intermediate steps.
 
     Attributes:
-      made: the shards that were made by plans with the published keys.
-      done: the folders of these plans, and of others whose shards were all made since.
-      resumable: the key of each shard with which an interrupted plan can continue.
+      made: the shards that plans with the published keys have made.
+      done: the folders of plans that have no shard left to make.
+      resumable: shard and key of each shard that an interrupted plan can still make.
     """
 
     made: set[int] = field(default_factory=set)
@@ -160,9 +160,9 @@ def _read_plans(
     keys: Mapping[str, list[str]],
     abandoned: Collection[str],
 ) -> dict[str, _StageWork]:
-    """Return the work of each published stage, from the plans that are still there.
+    """Return the work of each published stage, from the plan files among `names`.
 
-    Plans that are `abandoned` are not going to be continued.
+    The plan files in `abandoned` are skipped, since no run will continue them.
     """
     plans_by_folder: dict[tuple[str, str], list[_Plan]] = {}
     for name in names:

@@ -104,9 +104,9 @@ class Disk:
             file.publish(name)
 
     def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Write if the file has this version, or with None if it is missing.
+        """Write the file if it has this version; with None, if it does not exist.
 
-        Returns the new version, or None if nothing was written.
+        Returns the new version; None if nothing was written.
         """
         if version is None:
             return self._create(name, content)
