@@ -61,7 +61,7 @@ Outcomes = dict[str, Any]
 
 
 class Web:
-    """A web with pages, redirects and missing pages, of which some hosts are busy at first."""
+    """A web with pages, redirects and missing pages. Some of its hosts are busy at first."""
 
     def __init__(self) -> None:
         self.is_up = False
@@ -223,7 +223,10 @@ def killed_at(point: Point, folder: Path, *, is_after: bool) -> Iterator[None]:
             if is_dead:
                 raise Killed
             names = name if is_deletion else [name]
-            paths = [os.path.relpath(os.path.join(disk.folder, each), folder) for each in names]
+            paths = [
+                os.path.relpath(os.path.join(disk.folder, name_in_folder), folder)
+                for name_in_folder in names
+            ]
             has_match = any(re.match(point.pattern, path) for path in paths)
             if is_deletion != point.is_deleted or not has_match:
                 return method(disk, name, *arguments)
@@ -276,12 +279,12 @@ def test_a_crawl_killed_at_any_write_continues_without_a_loss(
     web.is_up = is_retry
     with killed_at(point, crawl.folder, is_after=is_after):
         crawl.fetch(retry_failed=is_retry)
-    kept = crawl.kept_urls()
-    before = web.requested()
-    # The root manifest says that a retry has begun, so the flag is not needed any more.
+    kept_urls = crawl.kept_urls()
+    requests_before = web.requested()
+    # The root manifest counts the retry, so the flag is not needed any more.
     crawl.fetch()
     assert crawl.outcomes() == expected
-    assert not kept & set(web.requested() - before)
+    assert not kept_urls & set(web.requested() - requests_before)
     assert not list((crawl.folder / "warc").glob("*/attempt"))
     assert not list((crawl.folder / "ledger/fetch").glob("work/*/*"))
     files = crawl.files()
@@ -338,7 +341,7 @@ def crawl(web: Web, finished: Finished, tmp_path: Path) -> Crawl:
     HARMLESS,
     ids=[f"{pattern} {happen.__name__}" for pattern, happen in HARMLESS],
 )
-def test_what_is_lost_beside_segments_is_rebuilt_from_them(
+def test_files_lost_beside_segments_are_rebuilt_from_them(
     pattern: str, happen: Callable[[Path], None], crawl: Crawl, finished: Finished
 ) -> None:
     before = crawl.web.requested()
