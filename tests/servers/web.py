@@ -16,8 +16,10 @@ A behaviour is a coroutine function of a Request. These make one:
     forward      passes requests on to other ports, as a proxy or a load balancer does
 
 The server also has a port whose certificate nobody has signed (`tls_port`), and one that accepts no
-connection (`full_port`). Emulators of buckets are in modules of their own: they are programs, or
-translate between two interfaces of one.
+connection (`full_port`).
+
+Other modules have what is not the web: flaky.py cuts connections of any protocol, and emulators of
+buckets are programs or translate between two interfaces of one.
 """
 
 from __future__ import annotations
