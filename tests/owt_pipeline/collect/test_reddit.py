@@ -121,5 +121,11 @@ def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> 
     _, output = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "client_id" in output
+    assert "Register a script at" in output
+    assert "into praw.ini" in output
+    code, output = ask(
+        server, tmp_path / "other", "--subreddits", "programming", "--min_score", "0"
+    )
+    assert code == 0, output
     _, output = ask(server, tmp_path / "nope", "--subreddits", "programming", praw_site="nope")
     assert "praw.ini has no section [nope]" in output

@@ -210,7 +210,7 @@ def end_by_shard(shard: int) -> None:
 @pytest.mark.parametrize(
     ("shard", "message"),
     [
-        (1, "a worker process was killed, as the kernel does when memory is used up"),
+        (1, "a worker process was killed, probably by the kernel because memory is used up"),
         (2, "killed by SIGSEGV"),
         (3, "memory is used up: use fewer --workers"),
     ],

@@ -54,6 +54,29 @@ def test_article_is_separated(name: str) -> None:
     assert text == read_article(f"{name}.md").removesuffix("\n")
 
 
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "Loading. . .",
+        "Chargement…",
+        "読み込み中...",
+        "Please wait",
+        "You need to enable JavaScript to run this app.",
+        "This page requires JavaScript.",
+        "Checking your browser before accessing the site",
+    ],
+)
+def test_what_is_shown_until_a_script_runs_is_no_text(notice: str) -> None:
+    assert extract(f"<div id=root><p>{notice}</p></div>") == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["The ship waits…", "JavaScript is the language of browsers.", "Enable the lamp."]
+)
+def test_a_short_text_is_a_text(text: str) -> None:
+    assert extract(f"<div id=root><p>{text}</p></div>") == text
+
+
 def test_comments_are_kept_on_request() -> None:
     html = read_article("comments-on-an-article-are-left-out.html")
     assert "cat" in extract(html, include_comments=True)

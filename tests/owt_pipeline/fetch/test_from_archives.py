@@ -192,14 +192,48 @@ def test_an_arc_file_is_refused_with_advice_that_works(
     assert b"Example Domain" in response.body
 
 
+def with_lf_head(record: bytes, version: bytes = b"WARC/1.1") -> bytes:
+    head, _, block = single_member(record, 1 << 20)[1].partition(b"\r\n\r\n")
+    head = head.replace(b"\r\n", b"\n").replace(b"WARC/1.1", version)
+    return head + b"\n\n" + block.removesuffix(b"\r\n\r\n") + b"\n\n"
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("lf_heads", [{1}, {4}, {0, 2}, {1, 2, 3}])
+def test_some_heads_of_a_file_may_end_their_lines_in_lf(
+    compressed: bool, lf_heads: set[int]
+) -> None:
+    records = []
+    for number, record in enumerate(five_records()):
+        content = record if compressed else single_member(record, 1 << 20)[1]
+        if number in lf_heads:
+            content = with_lf_head(record)
+            content = gzip_member(content) if compressed else content
+        records.append(content)
+    assert found_in(b"".join(records)) == list("01234")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("has_lf_head", [True, False])
+def test_field_names_in_other_letters_are_named(compressed: bool, has_lf_head: bool) -> None:
+    """FastWARC gives such a record no type and no content, so it must not be skipped."""
+    _, record, *_ = five_records()
+    content = with_lf_head(record) if has_lf_head else single_member(record, 1 << 20)[1]
+    lower = content.replace(b"WARC-Type", b"warc-type").replace(
+        b"Content-Length", b"content-length"
+    )
+    data = gzip_member(lower) if compressed else lower
+    (problem,) = captures(io.BytesIO(data), len(data))
+    assert isinstance(problem, Broken)
+    assert "names in other letters" in problem.problem
+    assert "write the names of fields as in the standard (WARC-Type" in problem.remedy
+    assert found_in(gzip_member(content) if compressed else content) == ["1"]
+
+
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("version", [b"WARC/1.1", b"WARC/1.0", b"WARC/0.18"])
 def test_heads_of_records_may_end_their_lines_in_lf(compressed: bool, version: bytes) -> None:
-    records = []
-    for record in five_records():
-        head, _, block = single_member(record, 1 << 20)[1].partition(b"\r\n\r\n")
-        head = head.replace(b"\r\n", b"\n").replace(b"WARC/1.1", version)
-        records.append(head + b"\n\n" + block.removesuffix(b"\r\n\r\n") + b"\n\n")
+    records = [with_lf_head(record, version) for record in five_records()]
     data = b"".join(map(gzip_member, records) if compressed else records)
     assert found_in(data) == list("01234")
     cut = found_in(data[: len(data) - len(data) // 10])
