@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -171,6 +172,11 @@ def byte_tokenizer() -> str:
 def make_corpus(folder: Path, extractor: str, filters: str, texts: Sequence[Path]) -> Path:
     """Return the run of one extractor and one filter, made or continued."""
     run = folder / f"{extractor}-{filters}"
+    if filters != "none" and not run.exists():
+        # A copy shares the extracted texts, and reruns what the filter changes.
+        copy = run.with_suffix(".part")
+        shutil.copytree(folder / f"{extractor}-none", copy, dirs_exist_ok=True)
+        copy.rename(run)
     pages = folder / "pages.warc.gz"
     command = [sys.executable, "-m", "owt_pipeline", "run", run, "--warcs", pages]
     command += ["--pages_from", pages, "--until", "tokenize", "--quiet", "--num_shards", 1]

@@ -290,6 +290,10 @@ def test_copies_have_another_name_than_what_is_read(tmp_path: Path) -> None:
     for wrong in (["--out", table], ["--unique", tmp_path], ["--out", tmp_path]):
         code, output = attempt([*find, *wrong])
         assert (code, "name another one" in output) == (2, True), (wrong, output)
+    for name in ("pairs.csv", "pairs.jsonl.gz", "pairs.txt"):
+        code, output = attempt([*find, "--out", tmp_path / name])
+        assert (code, "the pairs are Parquet: name it .parquet" in output) == (2, True)
+        assert not (tmp_path / name).exists()
     both = ["--unique", out, "--out", out / "a.parquet"]
     code, output = attempt([*find, *both])
     assert (code, "is also a copy of --unique: name another one" in output) == (2, True)
