@@ -140,6 +140,11 @@ class Saver:
             torch.cuda.synchronize()
         self._pending = self._thread.submit(self._write, record, weights, training)
 
+    def check(self) -> None:
+        """Raise the error of a checkpoint that could not be written, if that is known already."""
+        if self._pending and self._pending.done():
+            self.wait()
+
     def wait(self) -> None:
         """Wait until nothing is being written; raises OSError if writing failed."""
         pending = self._pending
@@ -166,11 +171,16 @@ class Saver:
         part = folder / f".{final.name}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        self._write_files(part, record, weights, training)
-        if self._sign:
-            self._sign(part)
-        for path in [*part.iterdir(), part]:
-            _sync(path)
+        try:
+            self._write_files(part, record, weights, training)
+            if self._sign:
+                self._sign(part)
+            for path in [*part.iterdir(), part]:
+                _sync(path)
+        except Exception:
+            # It would fill a disk that is full already.
+            shutil.rmtree(part, ignore_errors=True)
+            raise
         # A checkpoint of this step that the run did not continue from: damaged, or saved right
         # before a crash.
         if final.exists():
@@ -374,6 +384,7 @@ def _of_step(run: Path, step: int) -> Path:
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming_path(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

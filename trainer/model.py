@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -121,12 +123,13 @@ class GPT(nn.Module):
         self.wte.weight[self.config.vocab_size :] = 0
 
     @classmethod
-    def from_pretrained(cls, source: str) -> GPT:
+    def from_pretrained(cls, source: str | Path) -> GPT:
         """Return the model of a checkpoint, of a run's newest one, or of a Hugging Face GPT-2.
 
         The latter is a folder, or a name such as gpt2. The model is in evaluation mode, on the CPU.
         """
-        model: GPT = importlib.import_module("trainer.pretrained").load_pretrained(source).model
+        pretrained = importlib.import_module("trainer.pretrained")
+        model: GPT = pretrained.load_pretrained(str(source)).model
         return model
 
     def configure_optimizers(self, config: TrainConfig) -> list[torch.optim.Optimizer]:
@@ -183,7 +186,7 @@ class GPT(nn.Module):
     @torch.no_grad()
     def generate(
         self,
-        ids: torch.Tensor,
+        ids: torch.Tensor | Sequence[Sequence[int]],
         max_tokens: int,
         temperature: float = 1.0,
         top_k: int | None = None,
@@ -194,13 +197,21 @@ class GPT(nn.Module):
     ) -> torch.Tensor:
         """Return `ids` (B, T) with up to `max_tokens` more, in the mode that the model is in.
 
-        T is at least 1. With a KV cache, a token costs one token's forward pass. A full context is
-        cut to its latest half. A `temperature` of 0 picks the most likely token. Otherwise it is
-        drawn from the `top_k` most likely (None or 0 for all), and from the fewest whose
-        probability is at least `top_p` (Holtzman et al., 2020). A row that has `stop` goes on with
-        it. When all rows have it, the result ends before the tokens in which all are `stop`.
+        Rows have one length, of at least 1. With a KV cache, a token costs one token's forward
+        pass. A full context is cut to its latest half. A `temperature` of 0 picks the most likely
+        token. Otherwise it is drawn from the `top_k` most likely (None or 0 for all), and from the
+        fewest whose probability is at least `top_p` (Holtzman et al., 2020). A row that has `stop`
+        goes on with it. When all rows have it, the result ends before the tokens in which all are
+        `stop`. Raises ValueError for other rows, ids outside the vocabulary, or values below 0.
         """
         context = self.config.context
+        ids = torch.as_tensor(ids, device=self.wte.weight.device).long()
+        if ids.dim() != 2 or not ids.numel():
+            raise ValueError(f"ids are rows of one length, of shape (B, T), not {tuple(ids.shape)}")
+        if ids.min() < 0 or ids.max() >= self.config.vocab_size:
+            raise ValueError(f"ids are outside the vocabulary of {self.config.vocab_size}")
+        if temperature < 0 or (top_k or 0) < 0:
+            raise ValueError(f"temperature {temperature} or top_k {top_k} is below 0")
         cache = KVCache(self, len(ids))
         is_done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         new_ids = ids[:, -context:]
@@ -293,7 +304,9 @@ def choose_tokens(
     """Return a token (B, 1) by the logits (B, V) of each row, as `GPT.generate` explains."""
     if temperature == 0:
         return logits.argmax(1, keepdim=True)
-    logits, ids = (logits / temperature).sort(dim=1, descending=True, stable=True)
+    logits, ids = logits.sort(dim=1, descending=True, stable=True)
+    # Below the highest, which is 0: a low temperature gives no infinity.
+    logits = (logits - logits[:, :1]) / temperature
     if top_k:
         logits = logits[:, :top_k]
     probabilities = logits.softmax(1)

@@ -20,8 +20,10 @@ from typing import Any
 
 from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.keys import (
+    DESCRIBED,
     KeyContents,
     digest_of,
+    digest_of_described,
     shards_read_by,
     sources_of,
     with_generations_of,
@@ -60,8 +62,8 @@ class StagePlan:
       made_from: the same without the shard's history of retries and takedowns.
       records: the record of each shard that has this key; None if it is missing.
       published_records: the published records, by shard.
-      published: the manifest if it has these records. Then nothing needs to be published unless
-        something is made.
+      published: the manifest if it has these records, and its assets are complete and up to date.
+        Then nothing needs to be published unless something is made.
       lost: shards that have a record but miss files of it. Also shards that a takedown changes and
         that miss published files.
       pending: the shards to make.
@@ -278,6 +280,9 @@ def _choose_shards(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]
     plan.pending = missing | plan.lost
     if assets:
         plan.published = None
+    elif plan.published is not None and _describes_other_settings(plan, plan.published):
+        plan.cause = plan.cause or "settings of earlier stages that it describes have changed"
+        plan.published = None
     plan.num_settled = _count_settled(plan)
     for shard in plan.pending:
         if _can_patch(plan, workdir, shard):
@@ -285,6 +290,15 @@ def _choose_shards(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]
         # Optional inputs are read if they exist.
         for name in plan.stage.inputs:
             needed.setdefault(name, set()).update(shards_read_by(plan.stage, plan.root, shard))
+
+
+def _describes_other_settings(plan: StagePlan, published: Manifest) -> bool:
+    """Return whether the assets of a published output tell what is not so any more.
+
+    An output of an earlier version of the project does not record what they tell.
+    """
+    recorded = published.properties.get(DESCRIBED)
+    return recorded is not None and recorded != digest_of_described(plan.stage, plan.root)
 
 
 def _find_lost_shards(

@@ -264,22 +264,9 @@ def _run_locally(
 
         from owt_pipeline.engine.graph import build
 
-    class Options(PipelineOptions):
-        """Options that keep their views.
-
-        Beam requests them some hundred times while it builds a graph, and parses its flags each
-        time.
-        """
-
-        def view_as(self, cls: Any) -> Any:
-            if cls not in views:
-                views[cls] = super().view_as(cls)
-            return views[cls]
-
-    views: dict[type, Any] = {}
     # The caller raises Beam's errors once.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    options = Options(list(runtime.beam_flags))
+    options = PipelineOptions(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
     build(pipeline, stages, runtime, version)

@@ -33,17 +33,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 import idna
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+
+from owt_pipeline.formats.tracking import without_tracking
 
 MAX_LENGTH = 8192
 """A longer URL is a BadURL: servers refuse it, and it usually holds data."""
@@ -80,7 +78,7 @@ def canonicalize(url: str) -> tuple[str, str]:
         path = _without_dot_segments(path)
     canonical = f"https://{host}{port}{path.rstrip('/') or '/'}"
     if query:
-        query = _without_tracking(unescaped(_UNSAFE_IN_QUERY(_escape, query)), host)
+        query = without_tracking(unescaped(_UNSAFE_IN_QUERY(_escape, query)), host)
         if query:
             canonical += "?" + query
     if fragment and fragment[0] in "!/%":
@@ -334,10 +332,7 @@ def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
         raise BadURL(f"the port {port[:10]} is none")
     number = int(port) if port else None
     if host.startswith("["):
-        try:
-            return f"[{ipaddress.IPv6Address(host[1:-1]).compressed}]", number
-        except ValueError:
-            raise BadURL(f"the host {host[:80]!r} is no IPv6 address") from None
+        return f"[{_ipv6_address(host[1:-1])}]", number
     try:
         if "%" in host:
             host = unquote_to_bytes(host).decode()
@@ -349,6 +344,24 @@ def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
     if not _HOST(host):
         raise BadURL(f"the host {host[:80]!r} is no domain name")
     return host, number
+
+
+def _ipv6_address(text: str) -> str:
+    """Return an IPv6 address in the spelling of the URL Standard; raise BadURL.
+
+    A zone, as in `fe80::1%eth0`, names an interface of the reader's machine, so no URL has one.
+    """
+    try:
+        if "%" in text:
+            raise ValueError
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        raise BadURL(f"the host {f'[{text}]'[:80]!r} is no IPv6 address") from None
+    if address.ipv4_mapped is not None:
+        # From Python 3.13 on, `compressed` writes these with dots.
+        number = int(address)
+        return f"::ffff:{number >> 16 & 0xFFFF:x}:{number & 0xFFFF:x}"
+    return address.compressed
 
 
 def _to_ascii(host: str) -> str:
@@ -364,82 +377,3 @@ def _punycode(label: str) -> str:
     if label.isascii():
         return label.lower()
     return "xn--" + label.encode("punycode").decode()
-
-
-@dataclass(frozen=True)
-class _TrackingParameters:
-    """Names of tracking parameters, in lower case.
-
-    Attributes:
-      prefixes: beginnings of names, on all hosts.
-      names: names on all hosts; a final `*` marks a prefix.
-      names_by_domain: names on the hosts of a domain.
-    """
-
-    prefixes: tuple[str, ...]
-    names: frozenset[str]
-    names_by_domain: Mapping[str, frozenset[str]]
-
-
-@cache
-def _tracking_parameters() -> _TrackingParameters:
-    names_by_domain: defaultdict[str, set[str]] = defaultdict(set)
-    text = files("owt_pipeline.formats").joinpath("tracking_parameters.txt").read_text("utf-8")
-    for line in text.split("\n"):
-        if line and not line.startswith("#"):
-            domain, _, names = line.rpartition(": ")
-            names_by_domain[domain].update(names.split())
-    # Lines without a domain are for all hosts.
-    general = names_by_domain.pop("")
-    return _TrackingParameters(
-        prefixes=tuple(name[:-1] for name in general if name.endswith("*")),
-        names=frozenset(general),
-        names_by_domain={domain: frozenset(names) for domain, names in names_by_domain.items()},
-    )
-
-
-@cache
-def tracking_pattern() -> str:
-    """Return a regular expression for a tracking parameter, of any domain.
-
-    It matches in a query in lower case.
-    """
-    parameters = _tracking_parameters()
-    names = parameters.names.union(*parameters.names_by_domain.values())
-    patterns = [re.escape(name).replace(r"\*", "[^=&]*") for name in sorted(names)]
-    return f"[?&](?:{'|'.join(patterns)})(?:[=&]|$)"
-
-
-def _without_tracking(query: str, host: str) -> str:
-    """Return a query without empty fields and tracking parameters."""
-    names_of_host = _names_of_host(host)
-    kept = []
-    for field in query.split("&"):
-        name = field.partition("=")[0]
-        if field and not _is_tracking(name) and name.lower() not in names_of_host:
-            kept.append(field)
-    return "&".join(kept)
-
-
-@lru_cache(1 << 14)
-def _is_tracking(name: str) -> bool:
-    """Return whether a parameter of this name tracks readers on every host."""
-    parameters = _tracking_parameters()
-    name = name.lower()
-    return name in parameters.names or name.startswith(parameters.prefixes)
-
-
-@lru_cache(1 << 14)
-def _names_of_host(host: str) -> frozenset[str]:
-    """Return the tracking parameters of a host and of the domains above it."""
-    names_by_domain = _tracking_parameters().names_by_domain
-    labels = host.split(".")
-    names: set[str] = set()
-    for start in range(len(labels) - 1):
-        names.update(names_by_domain.get(".".join(labels[start:]), ()))
-        num_labels = len(labels) - start
-        # `amazon.*` is for amazon.com and amazon.co.uk.
-        has_short_suffix = num_labels == 3 and len(labels[-2]) <= 3
-        if num_labels == 2 or has_short_suffix:
-            names.update(names_by_domain.get(f"{labels[start]}.*", ()))
-    return frozenset(names)

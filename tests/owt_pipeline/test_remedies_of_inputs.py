@@ -31,13 +31,19 @@ def shell(command: str, folder: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
 @pytest.mark.parametrize(
-    "content", [json.dumps(TEXTS), "\n".join(json.dumps(text, indent=2) for text in TEXTS)]
+    "content",
+    [
+        json.dumps(TEXTS),
+        "\n".join(json.dumps(text, indent=2) for text in TEXTS),
+        "".join(f"{json.dumps(text)}, \n" for text in TEXTS),
+    ],
+    ids=["array", "pretty", "commas"],
 )
 def test_json_is_converted_to_lines(content: str, tmp_path: Path) -> None:
     path = tmp_path / "texts.json"
     path.write_text(content)
     code, output = attempt(["import", tmp_path / "run", path])
-    conversion = re.search(r"convert it \((jq .* > (\S+))\)", output)
+    conversion = re.search(r"convert it \(((?:jq|sed) .* > (\S+))\)", output)
     assert (code, conversion is not None) == (1, True), output
     assert conversion is not None
     shell(conversion[1], tmp_path)
@@ -53,11 +59,12 @@ UTF_16 = {
 
 
 @pytest.mark.skipif(shutil.which("iconv") is None, reason="needs iconv")
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
 @pytest.mark.parametrize("name", UTF_16)
-def test_utf_16_is_converted(name: str, tmp_path: Path) -> None:
+def test_utf_16_is_converted(name: str, encoding: str, tmp_path: Path) -> None:
     flag, content = UTF_16[name]
     path, run = tmp_path / name, tmp_path / "run"
-    path.write_bytes(content.encode("utf-16"))
+    path.write_bytes(content.encode(encoding))
     words: Words = ["import", run, path] if flag == "import" else ["run", run, flag, path]
     until = [] if flag == "import" else ["--until", "collect"]
     code, output = attempt([*words, *until])

@@ -20,12 +20,13 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from owt_pipeline.errors import UserError, command
+from owt_pipeline.errors import command
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage import disk
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT
+from tests.owt_pipeline.one_process import interrupt
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, root_of, rows_of
 
 _WORDS = (
@@ -102,28 +103,12 @@ _OPTION_BY_STAGE = {
 }
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, run: Path, stage: str) -> list[Path]:
-    """Run a stage with another option, and stop it before it publishes its shards."""
-    records = run / "ledger" / stage / "records"
-    before = set(records.glob("*.json"))
-    with monkeypatch.context() as patch:
-        patch.setattr("owt_pipeline.engine.graph.publish", stop)
-        ask_owt("run", run, "--until", stage, *_OPTION_BY_STAGE[stage], code=1)
-    finished = sorted(set(records.glob("*.json")) - before)
-    assert len(finished) == 2
-    return finished
-
-
-def stop(*_: object) -> None:
-    raise UserError("stopped")
-
-
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 @pytest.mark.parametrize("command", ["forget", "run --until clean", "verify --repair"])
 def test_other_commands_do_not_sweep_a_killed_stages_shards(
-    run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, stage: str, command: str, tmp_path: Path
 ) -> None:
-    finished = interrupt(monkeypatch, run, stage)
+    finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     name, *flags = command.split()
     if name == "forget":
         forgotten = min(corpus_urls(run))
@@ -152,10 +137,9 @@ def test_a_complete_run_sweeps_what_a_killed_stage_has_finished(
     stage: str,
     has_takedown: bool,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever reads the folder of a dataset then finds each shard once."""
-    finished = interrupt(monkeypatch, run, stage)
+    finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     if has_takedown:
         (tmp_path / "list.txt").write_text(f"{min(corpus_urls(run))}\n")
         ask_owt("forget", run, tmp_path / "list.txt")
@@ -175,11 +159,9 @@ def test_a_complete_run_sweeps_what_a_killed_stage_has_finished(
     assert "no problems found" in ask_owt("verify", run)
 
 
-def test_a_complete_run_leaves_the_files_of_its_successor(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_complete_run_leaves_the_files_of_its_successor(run: Path) -> None:
     since = os.stat(run / ROOT).st_mtime
-    finished = interrupt(monkeypatch, run, "export")
+    finished = interrupt(run, "export", *_OPTION_BY_STAGE["export"])
     sweep(Storage(str(run)), "late", since, is_complete=True)
     assert all(path.exists() for path in finished)
     sweep(Storage(str(run)), "late", time.time() + 1, is_complete=True)

@@ -34,7 +34,8 @@ class _Translator(ThreadingHTTPServer):
     def __init__(self, port: int, behind: int):
         super().__init__(("127.0.0.1", port), _Handler)
         self.behind = behind
-        self.uploads: dict[str, dict[int, bytes]] = {}  # parts of each multipart upload
+        # Parts of each multipart upload, by number.
+        self.uploads: dict[str, dict[int, bytes]] = {}
         self.numbers = itertools.count()
 
 
@@ -196,7 +197,11 @@ def gcs_bucket(name: str = "bucket") -> Iterator[str]:
         pytest.MonkeyPatch.context() as patch,
     ):
         threading.Thread(target=translator.serve_forever, daemon=True).start()
+        # For Beam and for the trainer.
         patch.setenv("STORAGE_EMULATOR_HOST", url)
+        # For obstore, which would ask for credentials without a token.
+        patch.setenv("GOOGLE_BASE_URL", url)
+        patch.setenv("GOOGLE_BEARER_TOKEN", "test")
         make = urllib.request.Request(
             f"{url}/storage/v1/b?project=test",
             json.dumps({"name": name}).encode(),

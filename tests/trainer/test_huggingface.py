@@ -115,7 +115,10 @@ def test_an_output_layer_that_is_not_the_embedding_is_refused(
         ),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({"model_type": "llama"}, "model_type is 'llama', this model has 'gpt2'"),
-        ({"n_embd": 64}, "not a model that the trainer loads"),
+        ({"n_embd": 64}, r"tensor transformer.h.0.* has the shape .*, by its config.json \("),
+        ({"n_positions": 8}, r"transformer.wpe.weight has the shape \(\d+, \d+\), by its .*\(8, "),
+        ({"vocab_size": 11}, r"transformer.wte.weight has the shape .*, by its config.json \(11, "),
+        ({"n_layer": 1}, "no block for the tensor transformer.h.1.attn"),
         ({"n_layer": 3}, "it is not a GPT-2: the tensor transformer.h.2.* is missing"),
     ],
 )

@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 import torch
 
+from schemas import SettingsError
+from schemas.settings import ExitCode
 from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
 from trainer import checkpoint
 from trainer.config import TrainConfig
+from trainer.model import GPT
 from trainer.shards import open_dataset
 from trainer.tools import evaluate, export, export_tokens, sample
 from trainer.train import main, train
@@ -271,6 +274,52 @@ def test_a_wrong_setting_gives_a_one_line_error(
     (tmp_path / "config.toml").write_text("\n".join([*lines, settings]))
     assert re.search(message, error_of(capsys, str(tmp_path / "config.toml")))
     assert (tmp_path / "binary").read_bytes() == b"\xff\xfe"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "sgd"}, "optimizer: 'sgd' is not one of adamw"),
+        ({"schedule": "exponential"}, "schedule: 'exponential' is not one of cosine"),
+        ({"preset": "gpt2"}, "preset: 'gpt2' is not one of tiny"),
+        ({"max_steps": "10"}, "max_steps: '10' is not a whole number"),
+        ({"learning_rate": -1e-3}, "learning_rate: -0.001 is not a number"),
+        ({"sampler": "random"}, "sampler: 'random' is not one of packed"),
+    ],
+)
+def test_a_wrong_setting_in_a_program_is_an_error(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        TrainConfig(data=("tokens",), out="run", **settings)
+
+
+def test_a_program_may_name_folders_by_their_paths(config: TrainConfig) -> None:
+    paths: dict[str, Any] = {"data": Path(config.data[0]), "out": Path(config.out)}
+    train(dataclasses.replace(config, max_steps=1, **paths))
+    model = GPT.from_pretrained(Path(config.out))
+    assert model.config.width == 32
+    train(dataclasses.replace(config, data=[Path(config.data[0])], max_steps=2))  # type: ignore[arg-type]
+    assert (Path(config.out) / "newest").read_text() == "step-00000002"
+
+
+def test_a_reader_that_ends_and_ctrl_c_leave_no_traceback(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    train(dataclasses.replace(config, max_steps=1))
+    command = [sys.executable, "-m", "trainer.tools.documents", config.out, "--step", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.close()
+    _, errors = process.communicate()
+    assert process.returncode == ExitCode.NO_READER
+    assert b"Error" not in errors
+
+    def interrupt(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.tools.sample.load_pretrained", interrupt)
+    capsys.readouterr()
+    assert sample.main([config.out]) == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "trainer.tools.sample: interrupted\n"
 
 
 def test_a_model_is_not_exported_over_itself_a_run_or_a_file(

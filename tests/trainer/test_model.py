@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -115,6 +117,41 @@ def test_recomputed_activations_change_no_gradient(masked: bool) -> None:
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert len(gradients[0]) == len(gradients[1])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize(
+    "ids", [[[1, 2]], torch.tensor([[1, 2]], dtype=torch.int32), np.array([[1, 2]], np.uint16)]
+)
+def test_ids_may_be_lists_and_of_any_type_of_integers(ids: Any) -> None:
+    model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=1, n_head=2, width=16)).eval()
+    written = model.generate(ids, 12, temperature=0)
+    assert written[:, :2].tolist() == [[1, 2]]
+    assert written.tolist() == model.generate(torch.tensor([[1, 2]]), 12, temperature=0).tolist()
+    # The most likely token, by each of these.
+    for how in ({"top_k": 1}, {"top_p": 0.0}, {"temperature": 1e-40}):
+        assert model.generate(ids, 12, **how).tolist() == written.tolist()
+    assert model.generate(ids, 12, top_k=1000).shape == (1, 14)
+    assert model.half().generate(ids, 3).shape == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "how"),
+    [
+        ([1, 2], {}),
+        ([[1, 2], [3]], {}),
+        ([[]], {}),
+        (torch.zeros(2, 0), {}),
+        ([[1, 50]], {}),
+        ([[-1]], {}),
+        ([[1]], {"top_k": -5}),
+        ([[1]], {"temperature": -1}),
+    ],
+)
+def test_what_cannot_be_continued_is_a_value_error(ids: Any, how: dict[str, Any]) -> None:
+    """Also the padding of the vocabulary, which has rows in the embedding."""
+    model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=1, n_head=2, width=16)).eval()
+    with pytest.raises(ValueError, match=r"ids|below 0|length"):
+        model.generate(ids, 3, **how)
 
 
 def test_more_tokens_than_the_context_are_refused() -> None:

@@ -119,7 +119,7 @@ def test_a_run_launched_by_torch_xla_is_the_same(train: Train) -> None:
     """One device: torch_xla 2.9 cannot add up over two of PJRT's CPU devices; test_xla_ranks.py
     has two processes."""
     flags = ("--dtype", "float32", "--val_every", 5)
-    ours = train("launched", "xla", 10, *flags, module="trainer.xla")
+    ours = train("launched", "xla_host", 10, *flags)
     theirs = train("one", "cpu", 10, *flags)
     assert [record["loss"] for record in ours] == pytest.approx(
         [record["loss"] for record in theirs], abs=1e-3

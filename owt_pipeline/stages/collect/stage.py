@@ -51,7 +51,7 @@ class Collect(Stage):
     name = "collect"
     output = "urls"
     options = Options
-    version = 8
+    version = 9
     libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
     flags = flags_by_kind()
     steps = (

@@ -36,12 +36,17 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_LABEL = re.compile(
-    rb"""<(?:meta\b[^>]*?\bcharset|\?xml\b[^>]*?\bencoding)\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""",
-    re.IGNORECASE,
+# The attributes of a <meta>, or of an XML declaration.
+_DECLARATION = re.compile(
+    rb"""<(?:meta(?=[\s/])|\?xml(?=\s))((?:[^>"']|"[^"]*"|'[^']*')*)""", re.IGNORECASE
 )
+_ATTRIBUTE = re.compile(
+    rb"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE
+)
+_CONTENT_TYPE = re.compile(rb"\s*[a-z]+/[a-z+.-]+\s*;", re.IGNORECASE)
+_LABEL_OF_TYPE = re.compile(rb"""charset\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""", re.IGNORECASE)
 _CONTROL = re.compile("[\x80-\x9f]")
-_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _NOT_ASCII_BYTE = re.compile(rb"[^\x00-\x7f]")
 # Japanese in ASCII bytes.
@@ -106,14 +111,16 @@ def _utf16_of(body: bytes, declared: str | None) -> str | None:
     if b"\x00" not in body[:_UTF16_SAMPLE_BYTES]:
         return None
     is_declared = _UTF16_LABEL.match(declared or "") is not None
-    if not is_declared and not _BEGINS_UTF16.match(body):
+    has_markup_first = _BEGINS_UTF16.match(body) is not None
+    if not is_declared and not has_markup_first:
         return None
     sample = body[:_UTF16_SAMPLE_BYTES]
     num_at_even = sample[0::2].count(0)
     num_at_odd = sample[1::2].count(0)
     num_most = max(num_at_even, num_at_odd)
     num_fewest = min(num_at_even, num_at_odd)
-    if num_most < _MIN_ZERO_SHARE * len(sample) / 2 or num_fewest * 10 > num_most:
+    has_markup = has_markup_first or num_most >= _MIN_ZERO_SHARE * len(sample) / 2
+    if not has_markup or num_fewest * 10 > num_most:
         return None
     return "utf-16-be" if num_at_even > num_at_odd else "utf-16-le"
 
@@ -148,14 +155,32 @@ def lookup(label: str | None) -> str | None:
 
 def _declared(body: bytes, header: str | None) -> list[str]:
     """Return the declared charsets other than Unicode's, the most trustworthy first."""
-    match = _LABEL.search(_COMMENT.sub(b"", body[:_PRESCAN_BYTES]))
-    in_page = match[1].decode("ascii") if match else None
-    names = [lookup(header), lookup(in_page)]
+    names = [lookup(header), _declared_in_page(body)]
     # A server's default is iso-8859-1, which the standard decodes as windows-1252.
     if names[0] == "cp1252":
         names.reverse()
     # UTF-8 and UTF-16 were tried before.
     return [name for name in names if name is not None and not name.startswith("utf")]
+
+
+def _declared_in_page(body: bytes) -> str | None:
+    """Return the charset of the first declaration in a page whose label is known."""
+    start = _COMMENT.sub(b"", body[:_PRESCAN_BYTES])
+    for declaration in _DECLARATION.finditer(start):
+        value_by_name = {
+            name.lower(): double or single or unquoted
+            for name, double, single, unquoted in _ATTRIBUTE.findall(declaration[1])
+        }
+        label = value_by_name.get(b"charset") or value_by_name.get(b"encoding", b"")
+        content = value_by_name.get(b"content", b"")
+        is_type = value_by_name.get(b"http-equiv", b"").strip().lower() == b"content-type"
+        if not label and (is_type or _CONTENT_TYPE.match(content)):
+            of_type = _LABEL_OF_TYPE.search(content)
+            label = of_type[1] if of_type else b""
+        name = lookup(label.strip().decode("latin-1"))
+        if name is not None:
+            return name
+    return None
 
 
 def _detect(body: bytes) -> str | None:

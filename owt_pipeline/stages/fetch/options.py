@@ -16,6 +16,7 @@ from typing import Any
 from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
+from owt_pipeline.stages.fetch.page_sources import GATHERED, PAGE_SOURCES, words_of_sources
 from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded, is_gone
 from schemas import option
 from schemas.settings import shaping_options
@@ -26,25 +27,9 @@ FORMAT = 1
 """The format of segments. Raised when segments of the former one cannot be read any more, so that
 none of them counts."""
 
-ONLINE = ("live", "commoncrawl", "wayback")
-"""The sources on the network: their responses are requested again only on demand."""
-
-GATHERED = ("commoncrawl", "wayback")
-"""The sources that one part asks for the URLs of all shards together."""
-
 SHARDS_TOGETHER = 8
 """Shards fetched at once in one process, so that one shard's last slow hosts do not delay the
 next shard."""
-
-# By the first word of an option's name, the sources whose pages it shapes. An option of another
-# name shapes the pages of all.
-_SOURCES_BY_WORD = {
-    "allow": ("live",),
-    "allowed": ("live",),
-    "archive": ("archive", "commoncrawl", "wayback"),
-    "cc": ("commoncrawl",),
-    "wayback": ("wayback",),
-}
 
 # Open files for each host: its connection, and kept-alive connections to the hosts before it.
 _FILES_PER_CONNECTION = 4
@@ -77,7 +62,7 @@ class Options:
         (),
         "where to look for a page; the first source that has it wins; default: archive with "
         "--pages_from, else live",
-        choices=("live", "archive", "commoncrawl", "wayback"),
+        choices=tuple(PAGE_SOURCES),
     )
     archive_choice: str = option(
         "nearest",
@@ -202,7 +187,7 @@ class Options:
 
     @property
     def gathered(self) -> tuple[str, ...]:
-        """The gathered sources of this run, in order: always two, "" for none."""
+        """The gathered sources of this run, in order, after "" for each that is not queried."""
         names = [name for name in self.order if name in GATHERED]
         num_missing = len(GATHERED) - len(names)
         return (*[""] * num_missing, *names)
@@ -210,12 +195,12 @@ class Options:
 
 def shaping_of(options: Options, sources: Iterable[str]) -> dict[str, Any]:
     """Return the options that shape the pages of any of these sources, by name."""
-    chosen = set(sources)
+    words_of_chosen = words_of_sources(sources)
+    words_of_others = words_of_sources(PAGE_SOURCES) - words_of_chosen
     by_name = {**shaping_options(options), "allowed_ports": sorted(set(options.allowed_ports))}
     shaping = {}
     for name, value in by_name.items():
-        first_word = name.split("_")[0]
-        if chosen.intersection(_SOURCES_BY_WORD.get(first_word, chosen)):
+        if name.split("_")[0] not in words_of_others:
             shaping[name] = value
     return shaping
 

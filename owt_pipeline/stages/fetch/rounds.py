@@ -15,7 +15,7 @@ import msgspec
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.fetch.options import ONLINE
+from owt_pipeline.stages.fetch.page_sources import ONLINE
 from owt_pipeline.stages.fetch.segments import FOLDER
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason

@@ -8,7 +8,8 @@ from typing import Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.records import describe_file, held_out_files, named_files
+from owt_pipeline.formats.records import describe_file, named_files
+from owt_pipeline.formats.splits import held_out_files
 from owt_pipeline.stages.import_text.groups import read_groups, write_groups
 from owt_pipeline.stages.import_text.options import Options
 from owt_pipeline.stages.import_text.shards import merge_shard, place_group
@@ -73,7 +74,7 @@ class Import(Stage):
     inputs = ()
     output = "documents"
     options = Options
-    version = 7
+    version = 8
     steps = (
         Step(place_group, "records", keys=_parts_of_groups),
         Step(merge_shard),

@@ -91,18 +91,17 @@ def test_the_corpus_is_published_and_again_after_a_takedown(
     run = copy_of(small_run, tmp_path / "run")
     with hub_server() as hub:
         hub.commits_left = 0
-        assert "the same command continues" in published(hub, run, "--yes", code=1)
+        words = ("--yes", "--contact", "web@example.org")
+        assert "the same command continues" in published(hub, run, *words, code=1)
         assert not hub.commits
         hub.commits_left = None
         sent = set(hub.objects)
-        assert f"published: hf://{NAME}" in published(
-            hub, run, "--yes", "--contact", "web@example.org"
-        )
+        assert f"published: hf://{NAME}" in published(hub, run, *words)
         assert hub.commits == [(NAME, "The corpus")]
         assert set(hub.objects) == sent, "the bytes were there from the interrupted upload"
         found = dict(unpack(hub, tmp_path / "hub"))
         assert len(found) == count_files(run) + 1
-        published(hub, run, "--yes", "--contact", "web@example.org")
+        published(hub, run, *words)
         assert hub.files[NAME] == found
         ((taken,),) = duckdb.sql(f"select url from '{run}/corpus/*.parquet' limit 1").fetchall()
         (tmp_path / "list.txt").write_text(taken)

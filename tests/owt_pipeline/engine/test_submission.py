@@ -26,7 +26,7 @@ BUCKET = Storage("/run")
 
 
 @pytest.mark.parametrize(
-    ("flags", "kind", "said"),
+    ("flags", "error_type", "message"),
     [
         (
             ["--runner=FlnkRunner"],
@@ -58,12 +58,12 @@ BUCKET = Storage("/run")
     ids=range(6),  # the port is another one in each process
 )
 def test_an_unknown_runner_or_address_is_an_error_and_no_wait(
-    flags: list[str], kind: type[UserError], said: str
+    flags: list[str], error_type: type[UserError], message: str
 ) -> None:
     started = time.monotonic()
-    with pytest.raises(kind) as error:
+    with pytest.raises(error_type) as error:
         options_for(flags, BUCKET)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert time.monotonic() - started < 60
 
 
@@ -88,17 +88,19 @@ def test_a_job_that_has_failed_without_an_outcome_is_one_line() -> None:
 
 
 def test_other_versions_are_an_error_with_both_lists() -> None:
-    here = versions_of_everything(["numpy"])
-    check_versions(here)
+    versions = versions_of_everything(["numpy"])
+    check_versions(versions)
     check_versions({})
-    there = here | {"numpy": "0.1"}
+    other_versions = versions | {"numpy": "0.1"}
     with pytest.raises(UserError) as error:
-        check_versions(there)
-    for listed in (here, there):
-        assert all(f"{name} {version}" in str(error.value) for name, version in listed.items())
+        check_versions(other_versions)
+    for either in (versions, other_versions):
+        assert all(f"{name} {version}" in str(error.value) for name, version in either.items())
 
 
 def test_files_that_workers_read_have_absolute_paths() -> None:
-    given = Options(dumps=("RS_*.zst", "gs://bucket/RS.zst"), num_shards=3)
-    found = with_absolute_paths(given)
-    assert found == replace(given, dumps=(f"{os.getcwd()}/RS_*.zst", "gs://bucket/RS.zst"))
+    options = Options(dumps=("RS_*.zst", "gs://bucket/RS.zst"), num_shards=3)
+    absolute_options = with_absolute_paths(options)
+    assert absolute_options == replace(
+        options, dumps=(f"{os.getcwd()}/RS_*.zst", "gs://bucket/RS.zst")
+    )

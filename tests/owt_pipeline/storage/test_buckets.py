@@ -29,7 +29,7 @@ class TestFlakyNetwork:
         """The way to a bucket `bucket`."""
         variable = {
             "s3": "AWS_ENDPOINT_URL",
-            "gs": "STORAGE_EMULATOR_HOST",
+            "gs": "GOOGLE_BASE_URL",
             "az": "AZURE_STORAGE_ENDPOINT",
         }[kind]
         with BUCKETS[kind]():
@@ -72,7 +72,8 @@ class TestFlakyNetwork:
         way.answers_to_lose = 1
         created = folder.create("record", b"mine")
         assert way.answers_to_lose == 0
-        assert not created  # the request was made again, and found what the first one wrote
+        # The request was repeated, and found the file that the first one had written.
+        assert not created
         assert folder.read("record") == b"mine"
         assert not folder.create("record", b"another's")
         folder.delete(*folder.names())
@@ -100,10 +101,10 @@ class TestUnusableBuckets:
             if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_", "STORAGE_")):
                 monkeypatch.delenv(name)
         monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.setenv(
-            "NO_GCE_CHECK", "true"
-        )  # or on Google's machines the tests would find credentials
-        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")  # the same on Amazon's
+        # On Google's machines, the tests would find credentials without this.
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        # On Amazon's machines, they would find them without this.
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
         monkeypatch.setenv("AWS_REGION", "us-east-1")
 
     def fails(self, uri: str, message: str) -> None:
@@ -143,8 +144,9 @@ class TestUnusableBuckets:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
-        return [("s3://bucket", "AWS_ENDPOINT_URL"), ("gs://bucket", "STORAGE_EMULATOR_HOST")]
+        monkeypatch.setenv("GOOGLE_BASE_URL", address)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "test")
+        return [("s3://bucket", "AWS_ENDPOINT_URL"), ("gs://bucket", "GOOGLE_BASE_URL")]
 
     @pytest.mark.slow
     def test_wrong_credentials_for_s3(self) -> None:

@@ -90,7 +90,8 @@ class TestStorage:
             assert source.read() == bytes(range(200, 256))
 
     def test_a_file_appears_when_it_is_published_and_not_before(self, folder: Storage) -> None:
-        with folder.spool() as first, folder.spool() as second:  # any number at a time
+        # Any number of spools can be open at a time.
+        with folder.spool() as first, folder.spool() as second:
             first.write(b"fil")
             second.write(b"other")
             assert folder.names() == []
@@ -331,22 +332,6 @@ def test_a_file_that_ends_in_a_checksum_is_known_by_its_ends(
     content[place_] ^= 1
     path.write_bytes(content)
     assert (describe_source(str(path)) == before) == (place_ == 2_000_000)
-
-
-@pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are hashed completely."""
-    names: list[str] = []
-    sha256 = Storage.sha256
-
-    def record(folder: Storage, name: str) -> str:
-        names.append(name)
-        return sha256(folder, name)
-
-    monkeypatch.setattr(Storage, "sha256", record)
-    # Another process knows what is recorded, and nothing else.
-    monkeypatch.setattr("owt_pipeline.storage.folder._sha256_by_file", {})
-    return names
 
 
 def forget_digests() -> None:

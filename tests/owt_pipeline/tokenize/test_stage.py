@@ -18,7 +18,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
-from owt_pipeline.formats.encoding import is_hub_name
+from owt_pipeline.formats.hub_tokenizer import is_hub_name
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.tokenize.options import Options
 from owt_pipeline.stages.tokenize.stage import STAGE

@@ -267,7 +267,7 @@ class Fetcher:
         get = partial(
             self.client.get,
             url,
-            lambda status, _: status != 200,
+            lambda status, _: not 200 <= status < 300,
             gate,
             max_bytes=ROBOTS_BYTES,
             cut=True,

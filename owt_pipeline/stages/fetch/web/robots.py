@@ -32,7 +32,7 @@ _COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGN
 # A line as Protego reads it, with or without its hyphen and its colon.
 _AGENT_LINE = re.compile(r"(\s*user[- ]?agent(?:\s*:|\s)\s*)(.*)", re.IGNORECASE).match
 _EVERY_AGENT = re.compile(r"\*(?:\s|$)").match
-_PRODUCT = re.compile(r"[^\s/(;,]*").match
+_PRODUCT = re.compile(r"[\w.-]*").match
 _NOBODY = "/"
 
 MAX_CRAWL_DELAY = 60.0
