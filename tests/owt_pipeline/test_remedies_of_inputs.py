@@ -317,6 +317,25 @@ def test_copies_have_another_name_than_what_is_read(tmp_path: Path) -> None:
     assert attempt(words)[0] == 0
 
 
+@pytest.mark.parametrize("line", ["min_score = 5", "min_tokens = 16", "workers = 1"])
+def test_a_key_outside_a_table_is_put_under_its_table(line: str, tmp_path: Path) -> None:
+    key = line.split()[0]
+    links = tmp_path / "links.txt"
+    links.write_text("https://example.org/\n")
+    settings = tmp_path / "my.toml"
+    settings.write_text(f"{line}\n")
+    words: Words = ["run", tmp_path / "run", settings, "--links", links, "--until", "collect"]
+    code, output = attempt(words)
+    assert (code, f"'{key}' is outside a table; put it under" in output) == (2, True)
+    assert "`owt init` writes has each key in its table" in output
+    assert attempt(["init", tmp_path / "other"])[0] == 0
+    initial = (tmp_path / "other/settings.toml").read_text()
+    # The first table that has the key, which the file has as a comment.
+    table = initial.partition(f"\n# {key} = ")[0].rpartition("\n[")[2].partition("]")[0]
+    settings.write_text(f"[{table}]\n{line}\n")
+    assert attempt(words)[0] == 0
+
+
 def test_texts_are_given_as_a_list() -> None:
     with pytest.raises(Exception, match="give a list of texts"):
         owt.near_duplicates("one text")  # type: ignore[arg-type]

@@ -123,7 +123,9 @@ def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> 
     assert "client_id" in output
     assert "Register a script at" in output
     assert "into praw.ini" in output
-    code, output = ask(server, tmp_path / "other", "--subreddits", "programming", "--min_score", "0")
+    code, output = ask(
+        server, tmp_path / "other", "--subreddits", "programming", "--min_score", "0"
+    )
     assert code == 0, output
     _, output = ask(server, tmp_path / "nope", "--subreddits", "programming", praw_site="nope")
     assert "praw.ini has no section [nope]" in output
