@@ -42,7 +42,7 @@ MAX_DEVIATIONS_LOST = 1.5
 MAX_JUNK_GAINED = 0.003
 
 Counts = dict[int, np.ndarray]
-"""For each seed an array (pages, 3): shared, found and wanted."""
+"""For each seed an array (pages, 3): in common, in the text and in the truth."""
 Losses = dict[int, np.ndarray]
 """For each seed an array (pages)."""
 
@@ -69,20 +69,21 @@ class Change:
 
     @property
     def faults(self) -> list[str]:
-        """What the gate rejects, as sentences."""
-        found = []
-        lost = self.before - self.after
-        if self.name in ("wcxb", "wcxb article") and lost > MAX_DEVIATIONS_LOST * self.deviation:
-            found.append(
-                f"{self.name} lost {lost:.4f} of F1, more than {MAX_DEVIATIONS_LOST} deviations of "
-                f"{self.deviation:.4f}"
+        """The reasons for which the gate rejects the change, as sentences."""
+        sentences = []
+        f1_lost = self.before - self.after
+        is_judged = self.name in ("wcxb", "wcxb article")
+        if is_judged and f1_lost > MAX_DEVIATIONS_LOST * self.deviation:
+            sentences.append(
+                f"{self.name} lost {f1_lost:.4f} of F1, more than {MAX_DEVIATIONS_LOST} deviations "
+                f"of {self.deviation:.4f}"
             )
-        gained = self.junk_after - self.junk_before
-        if self.name == "wcxb article" and gained > MAX_JUNK_GAINED:
-            found.append(
-                f"the junk of {self.name} rose by {gained:.4f}, more than {MAX_JUNK_GAINED}"
+        junk_gained = self.junk_after - self.junk_before
+        if self.name == "wcxb article" and junk_gained > MAX_JUNK_GAINED:
+            sentences.append(
+                f"the junk of {self.name} rose by {junk_gained:.4f}, more than {MAX_JUNK_GAINED}"
             )
-        return found
+        return sentences
 
     def __str__(self) -> str:
         return (
@@ -99,7 +100,8 @@ def compare(pages: Sequence[LabelledPage], before: Counts, after: Counts) -> lis
         old = np.stack([before[seed][indexes] for seed in after])
         new = np.stack([after[seed][indexes] for seed in after])
         # The mean over seeds first: pages are independent of each other, seeds of a page are not.
-        old_f1, new_f1 = _page_f1(old).mean(axis=0), _page_f1(new).mean(axis=0)
+        old_f1 = _page_f1(old).mean(axis=0)
+        new_f1 = _page_f1(new).mean(axis=0)
         deviation = float(np.std(new_f1 - old_f1) / np.sqrt(len(indexes)))
         changes.append(
             Change(
@@ -117,16 +119,16 @@ def compare(pages: Sequence[LabelledPage], before: Counts, after: Counts) -> lis
 
 def _page_f1(counts: np.ndarray) -> np.ndarray:
     """Return the F1 of each page (seeds, pages); a page without text and truth has 1."""
-    shared, found, wanted = np.moveaxis(counts, -1, 0)
-    sizes = found + wanted
-    f1: np.ndarray = np.where(sizes > 0, 2 * shared / np.maximum(sizes, 1), 1.0)
+    common, in_text, in_truth = np.moveaxis(counts, -1, 0)
+    sizes = in_text + in_truth
+    f1: np.ndarray = np.where(sizes > 0, 2 * common / np.maximum(sizes, 1), 1.0)
     return f1
 
 
 def _junk(counts: np.ndarray) -> float:
-    """Return the share of all found words that are not wanted."""
-    shared, found, _ = counts.reshape(-1, 3).sum(axis=0)
-    return float(1 - shared / found) if found else 0.0
+    """Return the share of the words of all texts that do not belong to the main text."""
+    num_common, num_in_texts, _ = counts.reshape(-1, 3).sum(axis=0)
+    return float(1 - num_common / num_in_texts) if num_in_texts else 0.0
 
 
 @dataclass(frozen=True)
@@ -176,9 +178,9 @@ def _digest(page: LabelledPage) -> int:
 
 def store(results: HeldOut, path: Path) -> None:
     """Write the results of a release."""
-    arrays = {f"seed_{seed}": of_seed for seed, of_seed in results.counts.items()}
-    for seed, of_seed in results.losses.items():
-        arrays[f"loss_{seed}"] = of_seed.astype(np.float32)
+    arrays = {f"seed_{seed}": counts for seed, counts in results.counts.items()}
+    for seed, losses in results.losses.items():
+        arrays[f"loss_{seed}"] = losses.astype(np.float32)
     arrays["pages"] = np.array([_digest(page) for page in results.pages], dtype=np.uint64)
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
@@ -208,6 +210,7 @@ def read_release(pages: Sequence[LabelledPage], seeds: Sequence[int], path: Path
 
 
 def main() -> int:
+    """Print the changes since the release; return 1 if the gate rejects one."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.extraction_model.gate",
         description=(__doc__ or "").split("\n")[0],

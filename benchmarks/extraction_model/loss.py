@@ -68,7 +68,7 @@ def compare_losses(
     changes = []
     # The mean over seeds first: pages are independent of each other, seeds of a page are not.
     loss_after = after.mean(axis=0)
-    loss_before = None if before is None else before.mean(axis=0)
+    loss_before = before.mean(axis=0) if before is not None else None
     for name, indexes in groups_of(pages).items():
         new = loss_after[indexes]
         if loss_before is None:
@@ -78,7 +78,8 @@ def compare_losses(
             continue
         old = loss_before[indexes]
         is_known = ~np.isnan(new - old)
-        old, new = old[is_known], new[is_known]
+        old = old[is_known]
+        new = new[is_known]
         deviation = float(np.std(new - old) / np.sqrt(len(new)))
         changes.append(LossChange(name, len(new), float(old.mean()), float(new.mean()), deviation))
     return changes
