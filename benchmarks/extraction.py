@@ -111,10 +111,11 @@ def main() -> int:
 def compare_texts(pages: list[LabelledPage], only: list[str]) -> None:
     """Print the rates and the scores of all extractors."""
     peer_texts = run_extractors(pages, only)
-    known = examples(pages)
+    labelled = examples(pages)
+    # A model has to be judged on pages that it was not fitted on.
     texts_by_name = {
-        "ours, three folds": held_out_texts(pages, known, by_host()),
-        "ours, set left out": held_out_texts(pages, known, by_set),
+        "ours, three folds": held_out_texts(pages, labelled, by_host()),
+        "ours, set left out": held_out_texts(pages, labelled, by_set),
         **peer_texts,
     }
     print_scores({name: score(pages, texts) for name, texts in texts_by_name.items()})
@@ -160,6 +161,8 @@ def run_in_turns(
             )
             processes[name] = stack.enter_context(process)
         order = list(processes)
+        # All extractors read a page before the next one, so that other work on the machine slows
+        # all alike.
         for page in pages:
             order.append(order.pop(0))
             request = json.dumps({"url": page.url, "html": page.html}) + "\n"
@@ -219,6 +222,7 @@ def print_rates(pages: list[LabelledPage], seconds: dict[str, dict[str, float]])
     print_rule(len(num_pages))
     for spent in seconds.values():
         spent["all"] = sum(spent.values())
+    # None with `--only`.
     base_seconds = seconds.get(BASE)
     for name, spent in seconds.items():
         cells = []
@@ -339,6 +343,7 @@ def is_same(field: str, given: str | None, truth: str | None) -> bool:
     given_words = re.findall(r"\w+", given.lower())
     true_words = re.findall(r"\w+", truth.lower())
     if field == "author":
+        # Truths have "By" and dates around the name.
         is_part = set(given_words) <= set(true_words) or set(true_words) <= set(given_words)
         return bool(given_words) and is_part
     return given_words == true_words

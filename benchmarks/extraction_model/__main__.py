@@ -44,15 +44,15 @@ def main() -> None:
     try:
         for name, digest in digests(data).items():
             print(f"{digest}  {name}")
-        known = examples(read_labelled(data), arguments.cache)
+        labelled = examples(read_labelled(data), arguments.cache)
     except FileNotFoundError as error:
         sys.exit(
             f"{error.filename}: no such file; name the folder with the labelled pages as DATA "
             f"(docs/benchmarks/figures.md)"
         )
-    num_blocks = sum(len(example.label) for example in known)
-    print(f"{len(known):,} pages, {num_blocks:,} blocks")
-    write(fit_model(known, arguments.seed), arguments.model)
+    num_blocks = sum(len(example.label) for example in labelled)
+    print(f"{len(labelled):,} pages, {num_blocks:,} blocks")
+    write(fit_model(labelled, arguments.seed), arguments.model)
     print(f"{hashlib.sha256(arguments.model.read_bytes()).hexdigest()}  {arguments.model.name}")
 
 

@@ -161,8 +161,8 @@ def _grow(bins, gradient, hessian, depth, ridge):  # type: ignore[no-untyped-def
     The answer for a row is yes if its bin is larger than the question's.
     """
     num_features, num_rows = bins.shape
-    # One addition for two sums. A hessian is positive, and so are all its sums.
-    both = (gradient << _HESSIAN_BITS) + hessian
+    # Two sums take one addition. A hessian is positive, and so are all its sums.
+    packed = (gradient << _HESSIAN_BITS) + hessian
     hessian_mask = (1 << _HESSIAN_BITS) - 1
     leaf = np.zeros(num_rows, dtype=np.int64)
     picked = np.zeros(depth, dtype=np.int64)
@@ -174,7 +174,7 @@ def _grow(bins, gradient, hessian, depth, ridge):  # type: ignore[no-untyped-def
             sums = np.zeros((num_parts, BINS), dtype=np.int64)
             column = bins[feature]
             for row in range(num_rows):
-                sums[leaf[row], column[row]] += both[row]
+                sums[leaf[row], column[row]] += packed[row]
             gains = np.zeros(BINS - 1)
             for part in range(num_parts):
                 total = sums[part].sum()

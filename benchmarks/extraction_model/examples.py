@@ -2,7 +2,7 @@
 
 A block's label is the share of it that belongs to the main text. In a page with snippets, most
 blocks have no label. They get one with a small weight if three opinions agree: trafilatura's,
-trafilatura's with precision, and that of a small model fitted on the pages with a known text.
+trafilatura's with precision, and a small model's that was fitted on the pages with a known text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from owt_pipeline.stages.extract.html.reader import read_page
 
 from .labelled_pages import LabelledPage
 
-# A run of as many tokens in common is no accident.
+# As many tokens in a row are not in common by accident.
 _MIN_RUN = 5
 # Pages whose blocks have less of their truth are left out: a script or an error shows something
 # else.
@@ -160,30 +160,57 @@ def _from_text(truth: str, texts: Sequence[str]) -> np.ndarray | None:
         first_places.append(int(place[start]))
         last_places.append(int(place[end - 1]))
         is_complete.append(bool((place[start:end] >= 0).all()))
-    # A block too short for a run belongs if all of it is in common and the one next to it belongs.
-    # So does a title that is matched elsewhere, in a menu, while it precedes its text in the truth
-    # as on the page.
+    places = _Places(first_places, last_places, is_complete)
+    _add_neighbours(tokens, true_tokens, shares, places)
+    return np.array(shares)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the tokens of each block are in the truth; -1 for a token that is not in common.
+
+    Attributes:
+      first, last: the place of the block's first and of its last token.
+      is_complete: whether all of the block's tokens are in common.
+    """
+
+    first: list[int]
+    last: list[int]
+    is_complete: list[bool]
+
+
+def _add_neighbours(
+    tokens: Sequence[Sequence[str]],
+    true_tokens: Sequence[str],
+    shares: list[float],
+    places: _Places,
+) -> None:
+    """Set the shares of short blocks next to blocks of the main text to 1.
+
+    A block too short for a run belongs if all of it is in common and the one next to it belongs.
+    So does a title that is matched elsewhere, in a menu, while it precedes its text in the truth
+    as on the page.
+    """
     for index in range(len(tokens) - 2, -1, -1):
         size = len(tokens[index])
-        next_place = first_places[index + 1]
+        next_place = places.first[index + 1]
         if not size or not shares[index] < 0.5 <= shares[index + 1]:
             continue
         if next_place >= size and tokens[index] == true_tokens[next_place - size : next_place]:
             shares[index] = 1.0
-            first_places[index] = next_place - size
-        elif is_complete[index]:
+            places.first[index] = next_place - size
+        elif places.is_complete[index]:
             shares[index] = 1.0
     for index in range(1, len(tokens)):
         size = len(tokens[index])
-        next_place = last_places[index - 1] + 1
+        next_place = places.last[index - 1] + 1
         if not size or not shares[index] < 0.5 <= shares[index - 1]:
             continue
         if next_place > 0 and tokens[index] == true_tokens[next_place : next_place + size]:
             shares[index] = 1.0
-            last_places[index] = next_place + size - 1
-        elif is_complete[index]:
+            places.last[index] = next_place + size - 1
+        elif places.is_complete[index]:
             shares[index] = 1.0
-    return np.array(shares)
 
 
 def _from_snippets(

@@ -77,13 +77,13 @@ _SMALL = Recipe(
 def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIPE) -> Model:
     """Return a model of `examples`; the same arguments give the same model."""
     table = _Table(examples)
-    folds = [known.page.fold(FOLDS, seed) for known in examples]
-    odds = OddsTable([known.words for known in examples], folds)
+    folds = [labelled.page.fold(FOLDS, seed) for labelled in examples]
+    odds = OddsTable([labelled.words for labelled in examples], folds)
     odds_without_fold = [odds.odds(fold) for fold in range(FOLDS)]
     words = []
-    for known, fold in zip(examples, folds, strict=True):
-        words.append(lexical(known.view, odds_without_fold[fold]))
-    table.add(np.concatenate([known.view.static for known in examples]))
+    for labelled, fold in zip(examples, folds, strict=True):
+        words.append(lexical(labelled.view, odds_without_fold[fold]))
+    table.add(np.concatenate([labelled.view.static for labelled in examples]))
     table.add(np.concatenate(words))
     surroundings: list[np.ndarray] = [np.empty(0)] * len(examples)
     rows: list[np.ndarray] = [np.empty(0)] * len(examples)
@@ -92,13 +92,13 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
         is_learnt = [other != fold for other in folds]
         forest = table.fit(is_learnt, recipe.first, 100 * seed + fold)
         first_forests.append(forest)
-        for index, known in enumerate(examples):
+        for index, labelled in enumerate(examples):
             if folds[index] != fold:
                 continue
-            values = np.concatenate((known.view.static, words[index]), axis=1)
+            values = np.concatenate((labelled.view.static, words[index]), axis=1)
             p = probabilities(forest, values)
-            surroundings[index], shared = contextual(known.view, p)
-            rows[index] = page_row(known.view, shared)
+            surroundings[index], shared = contextual(labelled.view, p)
+            rows[index] = page_row(labelled.view, shared)
     table.add(np.concatenate(surroundings))
     second_forests = []
     for number in range(recipe.num_second):
@@ -109,7 +109,7 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
 
 
 def _fit_pages(examples: Sequence[Example], rows: np.ndarray, growth: Growth, seed: int) -> Forest:
-    """Return a forest that tells articles from other pages, fitted on pages of known kind."""
+    """Return a forest that separates articles from other pages, fitted on pages of known kind."""
     kinds = [example.page.kind for example in examples]
     has_kind = [kind not in _UNKNOWN_KINDS for kind in kinds]
     known_kinds = [kind for kind in kinds if kind not in _UNKNOWN_KINDS]
@@ -129,20 +129,20 @@ def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[E
         # Of another version of the code, which has moved or renamed a class.
         with contextlib.suppress(AttributeError, ModuleNotFoundError), open(cache, "rb") as file:
             return list(pickle.load(file))
-    known: list[Example] = []
+    labelled: list[Example] = []
     for page in pages:
         if page.truth is not None and (usable := example(page, lambda view: [])) is not None:
-            known.append(usable)
-    model = fit_model(known, 0, _SMALL)
+            labelled.append(usable)
+    model = fit_model(labelled, 0, _SMALL)
     for page in pages:
         if page.truth is None:
             usable = example(page, partial(_opinions, page.html, model))
             if usable is not None:
-                known.append(usable)
+                labelled.append(usable)
     if cache is not None:
         with open(cache, "wb") as file:
-            pickle.dump(known, file, pickle.HIGHEST_PROTOCOL)
-    return known
+            pickle.dump(labelled, file, pickle.HIGHEST_PROTOCOL)
+    return labelled
 
 
 def _opinions(html: str, model: Model, view: PageView) -> list[str]:
@@ -162,9 +162,9 @@ class _Table:
     """The features of the blocks of all examples, as bins."""
 
     def __init__(self, examples: Sequence[Example]):
-        self._labels = np.concatenate([known.label for known in examples])
-        self._weights = np.concatenate([known.weight for known in examples])
-        self._lengths = [len(known.label) for known in examples]
+        self._labels = np.concatenate([labelled.label for labelled in examples])
+        self._weights = np.concatenate([labelled.weight for labelled in examples])
+        self._lengths = [len(labelled.label) for labelled in examples]
         self._thresholds: list[np.ndarray] = []
         self._bins = np.empty((0, len(self._labels)), dtype=np.uint8)
 

@@ -1,19 +1,20 @@
-"""Compare extraction with that of the last release, on pages that neither was fitted on.
+"""Compare extraction with the last release, on pages that neither of them was fitted on.
 
     python -m benchmarks.extraction_model.gate DATA [--folds N ...] [--seeds N ...] [--cache FILE]
     python -m benchmarks.extraction_model.gate DATA --store     # at a release
 
 Models are fitted on two thirds of the hosts and judged on the last third, for each of FOLDS and
-SEEDS, as those of the release were. Every page is compared with itself: a difference is the mean
-over the pages, and its deviation follows from how much the pages differ. Small losses of several
-commits add up here, where a comparison with the last commit would pass each of them.
+SEEDS. The models of the release were fitted in the same way. Every page is compared with itself: a
+difference is the mean over the pages, and its deviation follows from how much the pages differ.
+Small losses of several commits add up here, where a comparison with the last commit would pass each
+of them.
 
-The log loss of the blocks (`loss.py`) is compared in the same way, for changes of features: it
-tells two models apart by fewer pages than their texts do, and fails nothing.
+The log loss of the blocks (`loss.py`) is compared in the same way, for changes of features. It
+shows a difference of two models on fewer pages than their texts do. It fails nothing.
 
-`release.npz` holds for every page the first 8 bytes of the SHA-256 of its set and URL, and for each
-seed three counts: words (snippets, 4-grams) in common, in the text, in the truth; and, from the
-next release on, the log loss. It holds no text.
+`release.npz` holds for every page the first 8 bytes of the SHA-256 of its set and URL. For each
+seed it has the numbers of words (snippets, 4-grams) in common, in the text and in the truth. From
+the next release on it has the log loss, too. It holds no text.
 
 Exits 1 if WCXB's pages or its articles lose more than 1.5 deviations of F1, or if the junk of the
 articles rises by more than .003.
@@ -148,7 +149,7 @@ class HeldOut:
 
 def judge_held_out(
     pages: Sequence[LabelledPage],
-    known: Sequence[Example],
+    labelled: Sequence[Example],
     folds: Sequence[int],
     seeds: Sequence[int],
 ) -> HeldOut:
@@ -160,9 +161,9 @@ def judge_held_out(
     for seed in seeds:
         texts: dict[str, str] = {}
         loss_by_url: dict[str, float] = {}
-        for fold, model in held_out_models(known, split, folds, seed):
+        for fold, model in held_out_models(labelled, split, folds, seed):
             texts.update(extracted(model, [page for page in judged if split(page) == fold]))
-            for example in known:
+            for example in labelled:
                 if split(example.page) == fold:
                     loss_by_url[example.page.url] = page_loss(model, example)
         rows = [count_shared(page, texts.get(page.url, "")) for page in judged]
@@ -220,13 +221,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), metavar="N")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="of features, as in fitting")
     parser.add_argument(
-        "--store", action="store_true", help="store these results as those of the last release"
+        "--store", action="store_true", help="store these results as the last release"
     )
     arguments = parser.parse_args()
     web = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     pages = read_labelled(web)
-    known = examples(pages, arguments.cache)
-    after = judge_held_out(pages, known, arguments.folds, arguments.seeds)
+    labelled = examples(pages, arguments.cache)
+    after = judge_held_out(pages, labelled, arguments.folds, arguments.seeds)
     if arguments.store:
         store(after, RELEASE)
     try:

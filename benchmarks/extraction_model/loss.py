@@ -1,7 +1,7 @@
 """The log loss of a model's blocks: a finer measure of features than the F1 of texts.
 
-The F1 of one fit moves by .004 with the borders of its bins alone, since a block is kept or not.
-The log loss moves with every probability, so two models can be told apart by fewer pages.
+The F1 of one fit moves by .004 if only the borders of its bins change, since a block is kept or
+not. The log loss moves with every probability, so fewer pages show a difference of two models.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class LossChange:
         )
 
 
-def page_loss(model: Model, known: Example) -> float:
+def page_loss(model: Model, labelled: Example) -> float:
     """Return the mean log loss of a page's blocks, by their weights."""
-    p, _ = model.judge(known.view)
+    p, _ = model.judge(labelled.view)
     p = np.clip(p, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
-    losses = -known.label * np.log(p) - (1 - known.label) * np.log(1 - p)
-    return float((known.weight * losses).sum())
+    losses = -labelled.label * np.log(p) - (1 - labelled.label) * np.log(1 - p)
+    return float((labelled.weight * losses).sum())
 
 
 def compare_losses(

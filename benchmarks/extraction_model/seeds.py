@@ -40,11 +40,11 @@ def main() -> None:
     web = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     pages = read_labelled(web)
     news = read_news(web)
-    known = examples(pages, arguments.cache)
+    labelled = examples(pages, arguments.cache)
     rows = []
     for seed in arguments.seeds:
-        scores = score(pages, held_out_texts(pages, known, by_host(), seed))
-        model = fit_model(known, seed)
+        scores = score(pages, held_out_texts(pages, labelled, by_host(), seed))
+        model = fit_model(labelled, seed)
         if arguments.models:
             write(model, arguments.models / f"seed_{seed}.npz")
         news_texts = [text for _, text in extracted(model, news)]
