@@ -252,7 +252,7 @@ def loop_micros(urls: Sequence[str]) -> tuple[float, float]:
     )
 
     async def ours() -> int:
-        client, recorder = Fetcher(options), DroppingRecorder()
+        client, recorder = Fetcher(options, lambda: len(set(hosts))), DroppingRecorder()
         try:
             await client.fetch_all(rows, recorder, None)  # type: ignore[arg-type]
         finally:

@@ -93,12 +93,10 @@ def count_requests(arguments: argparse.Namespace) -> int:
         subprocess.run(
             [*owt, "demo", "--write_inputs", folder], check=True, stdout=subprocess.DEVNULL
         )
-        Counting.emulator = os.environ["STORAGE_EMULATOR_HOST"]
+        Counting.emulator = os.environ["GOOGLE_BASE_URL"]
         proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        environment = os.environ | {
-            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{proxy.server_port}"
-        }
+        environment = os.environ | {"GOOGLE_BASE_URL": f"http://127.0.0.1:{proxy.server_port}"}
         for num_shards in (4, 16):
             Counting.counts.clear()
             run = [

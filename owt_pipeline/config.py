@@ -77,7 +77,8 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise UsageError(
-                f"{path}: '{name}' is outside a table; put it under [run] or a stage's table"
+                f"{path}: '{name}' is outside a table; put it under the table of its stage, such "
+                "as [clean] (the file that `owt init` writes has each key in its table)"
             )
         if name not in TABLES:
             raise UsageError(f"{path}: unknown table [{name}]{did_you_mean(name, TABLES)}")
@@ -242,7 +243,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         "settings",
         nargs="?",
         metavar="SETTINGS.toml",
-        help="settings (default: settings.toml of the folder)",
+        help="settings of the run (default: settings.toml in the folder)",
     )
 
 
@@ -252,7 +253,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--add",
         action="store_true",
-        help="add sources that the run does not have yet, as another generation",
+        help="add the sources that the run does not have yet, as a new generation",
     )
     group.add_argument(
         "--workers",

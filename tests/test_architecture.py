@@ -52,6 +52,7 @@ imports the package's face, `owt_pipeline` itself."""
 
 ALCOVES: dict[str, tuple[tuple[str, ...], ...]] = {
     "fetch": (
+        ("page_sources",),
         ("options",),
         ("answers",),
         ("segments",),

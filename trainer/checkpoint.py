@@ -140,6 +140,15 @@ class Saver:
             torch.cuda.synchronize()
         self._pending = self._thread.submit(self._write, record, weights, training)
 
+    def path_of(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step."""
+        return self._run / "checkpoints" / f"step-{step:08d}"
+
+    def check(self) -> None:
+        """Raise the error of a checkpoint that could not be written, if that is known already."""
+        if self._pending and self._pending.done():
+            self.wait()
+
     def wait(self) -> None:
         """Wait until nothing is being written; raises OSError if writing failed."""
         pending = self._pending
@@ -161,16 +170,21 @@ class Saver:
         return copies
 
     def _write(self, record: Record, weights: Tensors, training: Tensors) -> None:
-        folder = self._run / "checkpoints"
-        final = folder / f"step-{record.step:08d}"
+        final = self.path_of(record.step)
+        folder = final.parent
         part = folder / f".{final.name}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        self._write_files(part, record, weights, training)
-        if self._sign:
-            self._sign(part)
-        for path in [*part.iterdir(), part]:
-            _sync(path)
+        try:
+            self._write_files(part, record, weights, training)
+            if self._sign:
+                self._sign(part)
+            for path in [*part.iterdir(), part]:
+                _sync(path)
+        except Exception:
+            # It would fill a disk that is full already.
+            shutil.rmtree(part, ignore_errors=True)
+            raise
         # A checkpoint of this step that the run did not continue from: damaged, or saved right
         # before a crash.
         if final.exists():
@@ -311,7 +325,7 @@ def latest(
     """
     newest_name = ""
     if (run / _NEWEST).exists():
-        newest_name = (run / _NEWEST).read_text(encoding="utf-8")
+        newest_name = (run / _NEWEST).read_text(encoding="utf-8", errors="replace")
     # Those of later steps do not count: damaged, or saved right before a crash.
     paths = [path for path in checkpoints(run) if not newest_name or path.name <= newest_name]
     problems = []
@@ -374,6 +388,7 @@ def _of_step(run: Path, step: int) -> Path:
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming_path(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -127,11 +127,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 def run_reporting(prog: str, work: Callable[[], object], *expected: type[Exception]) -> int:
     """Call `work` and return an exit code.
 
-    An `expected` error, ValueError, OSError or a lack of memory is one line on the error stream.
+    An `expected` error, ValueError, OSError, Ctrl-C or a lack of memory is one line on the error
+    stream. The end of the output's reader is silent, as in `... | head`.
     """
     try:
         work()
+        sys.stdout.flush()
         return ExitCode.DONE
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr, flush=True)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # As Python ends, it would try to write the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.NO_READER
     except Exception as error:
         is_known = isinstance(error, (ValueError, OSError, MemoryError, *expected))
         if not is_known and not is_out_of_memory(error):

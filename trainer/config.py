@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
+from schemas.values import convert
 from trainer.command_line import command_parser, read_settings
 from trainer.optimizers import OPTIMIZERS
 from trainer.schedules import SCHEDULES, learning_rate
 from trainer.shape import PRESETS, ModelConfig, preset
 
-DEVICES = ("auto", "cpu", "cuda", "xla")
+DEVICES = ("auto", "cpu", "cuda", "xla", "xla_host")
+# One TPU chip, and every chip of the host.
+XLA_DEVICES = ("xla", "xla_host")
 # Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's is
 # from trials.
 LEARNING_RATES = {
@@ -110,7 +115,10 @@ class TrainConfig:
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option(
-        "auto", "auto is cuda if there is a GPU; xla is a TPU", choices=DEVICES, shapes_bytes=False
+        "auto",
+        "auto is cuda if there is a GPU; xla is a TPU chip, xla_host every chip of this host",
+        choices=DEVICES,
+        shapes_bytes=False,
     )
     dtype: str = option(
         "auto", "auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
@@ -148,14 +156,19 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
+        # Also in a program, a wrong value is an error and not another optimizer or schedule.
+        for field in dataclasses.fields(self):
+            value = _without_paths(getattr(self, field.name))
+            value = convert(field, _TYPES[field.name], value, field.name)
+            object.__setattr__(self, field.name, value)
         if self.document_mask and self.dropout:
             raise SettingsError(
                 "FlexAttention has no dropout: give document_mask or dropout, not both"
             )
-        if self.device == "xla" and (self.compile or self.optimizer != "adamw"):
+        if self.device in XLA_DEVICES and (self.compile or self.optimizer != "adamw"):
             raise SettingsError(
-                "device xla supports neither compile nor optimizers other than adamw: leave them "
-                "out"
+                f"device {self.device} supports neither compile nor optimizers other than "
+                "adamw: leave them out"
             )
 
     def model_config(self, vocab_size: int) -> ModelConfig:
@@ -213,6 +226,16 @@ class TrainConfig:
             decay_fraction=self.decay_fraction,
         )
         return share * self.peak_rate
+
+
+_TYPES = typing.get_type_hints(TrainConfig)
+
+
+def _without_paths(value: Any) -> Any:
+    """Return a setting in which the paths are strings."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_without_paths(item) for item in value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _names(cls: Any) -> set[str]:
@@ -290,9 +313,11 @@ def known_entries(
     for name in sorted(entries.keys() - fields):
         value = entries[name]
         if not _is_ignorable(name, value):
+            remedy = "use the version that wrote it"
+            if cls is TrainConfig:
+                remedy += ", or start a new run with --init_from"
             raise SettingsError(
-                f"{where}: this version has no setting {name}, which was {value}; use the version "
-                f"that wrote it, or start a new run with --init_from"
+                f"{where}: this version has no setting {name}, which was {value}; {remedy}"
             )
         say(f"{where}: the setting {name}, which was {value}, does not exist any more")
     return {name: value for name, value in entries.items() if name in fields}

@@ -31,6 +31,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from schemas import SettingsError
+from trainer.config import XLA_DEVICES
 from trainer.device import device_of
 
 # How long ranks wait for each other to start, and in each operation of a step. A torchrun that is
@@ -63,7 +64,7 @@ class Ranks:
     @classmethod
     def join(cls, device: str) -> Ranks:
         """Join torchrun's process group if there is one; raises ValueError without the device."""
-        if device == "xla":
+        if device in XLA_DEVICES:
             package = xla_package()
             runtime = importlib.import_module("torch_xla.runtime")
             world_size = runtime.world_size()
@@ -190,6 +191,11 @@ def xla_package() -> Any:
             f"device xla needs torch_xla ({error}): pip install 'torch_xla[tpu]'"
         ) from error
     return torch_xla
+
+
+def launch_on_chips(work: Callable[..., None], *arguments: Any) -> None:
+    """Call `work(number, *arguments)` in a process for each TPU chip of this host."""
+    xla_package().launch(work, args=arguments)
 
 
 def wrap_ddp(model: nn.Module, ranks: Ranks) -> nn.Module:

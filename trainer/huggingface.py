@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,14 @@ def load_huggingface(folder: Path) -> GPT:
         config = transformers.GPT2Config.from_pretrained(folder)
         _check_settings(config, transformers)
         theirs, report = transformers.GPT2LMHeadModel.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            folder,
+            dtype=torch.float32,
+            local_files_only=True,
+            output_loading_info=True,
+            # Their error refers to a report that is not printed; `_check_tensors` has one line.
+            ignore_mismatched_sizes=True,
         )
-        if missing := report["missing_keys"]:
-            raise ValueError(f"it is not a GPT-2: the tensor {min(missing)} is missing")
+        _check_tensors(report, config.n_layer)
         output = theirs.lm_head.weight
         embedding = theirs.transformer.wte.weight
         if not torch.allclose(output, embedding, rtol=0, atol=0, equal_nan=True):
@@ -64,6 +69,21 @@ def load_huggingface(folder: Path) -> GPT:
     model = GPT(shape)
     model.load_state_dict(from_huggingface(theirs.state_dict(), shape))
     return model
+
+
+def _check_tensors(report: dict[str, Any], num_blocks: int) -> None:
+    """Raise ValueError if the weights are not those that config.json describes."""
+    if missing := report["missing_keys"]:
+        raise ValueError(f"it is not a GPT-2: the tensor {min(missing)} is missing")
+    for name, shape, described in sorted(report["mismatched_keys"]):
+        raise ValueError(
+            f"the tensor {name} has the shape {tuple(shape)}, by its config.json {tuple(described)}"
+        )
+    # Heads of other tasks and masks of earlier versions may be left out, blocks may not.
+    for name in sorted(report["unexpected_keys"]):
+        block = re.search(r"\bh\.(\d+)\.", name)
+        if block and int(block[1]) >= num_blocks:
+            raise ValueError(f"its config.json has no block for the tensor {name}")
 
 
 def _check_settings(config: Any, transformers: Any) -> None:

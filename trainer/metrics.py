@@ -65,7 +65,7 @@ class StepLog:
         self.last_loss = math.nan
         self._pending: list[_PendingStep] = []
         self._collected: list[dict[str, Any]] = []
-        self._last: dict[str, Any] = {}  # the record that was written last
+        self._last: dict[str, Any] = {}  # the record that was written last, on rank 0
         self._events: Any = None
         self.restart_clock()
         if not ranks.is_main:
@@ -96,6 +96,8 @@ class StepLog:
         """
         ranks = self._ranks
         pending = self._pending
+        if not pending:
+            return
         losses = ranks.sum([pended.loss.item() / ranks.world_size for pended in pending])
         seconds = (time.perf_counter() - self._clock) / len(pending)
         of_all_steps = {
@@ -135,8 +137,8 @@ class StepLog:
         self._show(records)
 
     def amend(self, **values: float) -> None:
-        """Add `values` to the record of the last step that was written."""
-        if not self._ranks.is_main:
+        """Add `values` to the record of the last step that was written, if there is one."""
+        if not self._last:
             return
         self._last |= values
         self._file.truncate(self._start_of_last)
@@ -145,7 +147,7 @@ class StepLog:
 
     def print_progress(self) -> None:
         """Print the progress line of the last step that was written."""
-        if self._ranks.is_main:
+        if self._last:
             self._say(progress_line(self._last, self._max_steps, self._ranks.device))
 
     def _write_last(self) -> None:
@@ -218,7 +220,7 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
         return []
     records = []
     # What follows the last line end was cut off.
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+    for line in path.read_bytes().split(b"\n")[:-1]:
         with suppress(ValueError):
             records.append(json.loads(line))
     return records

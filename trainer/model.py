@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ __all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
 Mask = torch.Tensor | BlockMask
 # Cosines and sines of the angles, (T, D / 2) each.
 Rotation = tuple[torch.Tensor, torch.Tensor]
+# Stores keys and values, and returns all that are stored.
+Extend = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class KVCache:
@@ -42,26 +45,15 @@ class KVCache:
         self._store = torch.zeros(shape, dtype=dtype, device=weight.device)
         self.length = 0
 
-    def layer(self, number: int) -> LayerCache:
-        """Return the part of one layer, which writes into this cache."""
-        keys, values = self._store[number]
-        return LayerCache(keys, values, self.length)
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """The keys and values (B, H, context, D) of one layer, filled to `length`."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    length: int
-
-    def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the next positions' keys and values; return all that are stored."""
+    def extend(
+        self, layer: int, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the next positions' keys and values of a layer; return all that are stored."""
         end = self.length + k.shape[2]
-        self.keys[:, :, self.length : end] = k
-        self.values[:, :, self.length : end] = v
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        keys, values = self._store[layer]
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        return keys[:, :, :end], values[:, :, :end]
 
 
 class Linear(nn.Linear):
@@ -121,12 +113,13 @@ class GPT(nn.Module):
         self.wte.weight[self.config.vocab_size :] = 0
 
     @classmethod
-    def from_pretrained(cls, source: str) -> GPT:
+    def from_pretrained(cls, source: str | Path) -> GPT:
         """Return the model of a checkpoint, of a run's newest one, or of a Hugging Face GPT-2.
 
         The latter is a folder, or a name such as gpt2. The model is in evaluation mode, on the CPU.
         """
-        model: GPT = importlib.import_module("trainer.pretrained").load_pretrained(source).model
+        pretrained = importlib.import_module("trainer.pretrained")
+        model: GPT = pretrained.load_pretrained(str(source)).model
         return model
 
     def configure_optimizers(self, config: TrainConfig) -> list[torch.optim.Optimizer]:
@@ -183,7 +176,7 @@ class GPT(nn.Module):
     @torch.no_grad()
     def generate(
         self,
-        ids: torch.Tensor,
+        ids: torch.Tensor | Sequence[Sequence[int]],
         max_tokens: int,
         temperature: float = 1.0,
         top_k: int | None = None,
@@ -194,13 +187,21 @@ class GPT(nn.Module):
     ) -> torch.Tensor:
         """Return `ids` (B, T) with up to `max_tokens` more, in the mode that the model is in.
 
-        T is at least 1. With a KV cache, a token costs one token's forward pass. A full context is
-        cut to its latest half. A `temperature` of 0 picks the most likely token. Otherwise it is
-        drawn from the `top_k` most likely (None or 0 for all), and from the fewest whose
-        probability is at least `top_p` (Holtzman et al., 2020). A row that has `stop` goes on with
-        it. When all rows have it, the result ends before the tokens in which all are `stop`.
+        Rows have one length, of at least 1. With a KV cache, a token costs one token's forward
+        pass. A full context is cut to its latest half. A `temperature` of 0 picks the most likely
+        token. Otherwise it is drawn from the `top_k` most likely (None or 0 for all), and from the
+        fewest whose probability is at least `top_p` (Holtzman et al., 2020). A row that has `stop`
+        goes on with it. When all rows have it, the result ends before the tokens in which all are
+        `stop`. Raises ValueError for other rows, ids outside the vocabulary, or values below 0.
         """
         context = self.config.context
+        ids = torch.as_tensor(ids, device=self.wte.weight.device).long()
+        if ids.dim() != 2 or not ids.numel():
+            raise ValueError(f"ids are rows of one length, of shape (B, T), not {tuple(ids.shape)}")
+        if ids.min() < 0 or ids.max() >= self.config.vocab_size:
+            raise ValueError(f"ids are outside the vocabulary of {self.config.vocab_size}")
+        if temperature < 0 or (top_k or 0) < 0:
+            raise ValueError(f"temperature {temperature} or top_k {top_k} is below 0")
         cache = KVCache(self, len(ids))
         is_done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         new_ids = ids[:, -context:]
@@ -243,7 +244,8 @@ class GPT(nn.Module):
             if self.checkpoint_activations and self.training:
                 x = checkpoint(block, x, None, mask, rotation, use_reentrant=False)
             else:
-                x = block(x, cache.layer(layer) if cache else None, mask, rotation)
+                extend = functools.partial(cache.extend, layer) if cache else None
+                x = block(x, extend, mask, rotation)
         return x
 
     def _output(
@@ -293,7 +295,9 @@ def choose_tokens(
     """Return a token (B, 1) by the logits (B, V) of each row, as `GPT.generate` explains."""
     if temperature == 0:
         return logits.argmax(1, keepdim=True)
-    logits, ids = (logits / temperature).sort(dim=1, descending=True, stable=True)
+    logits, ids = logits.sort(dim=1, descending=True, stable=True)
+    # Below the highest, which is 0: a low temperature gives no infinity.
+    logits = (logits - logits[:, :1]) / temperature
     if top_k:
         logits = logits[:, :top_k]
     probabilities = logits.softmax(1)
@@ -320,11 +324,11 @@ class Block(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cache: LayerCache | None = None,
+        extend: Extend | None = None,
         mask: Mask | None = None,
         rotation: Rotation | None = None,
     ) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x), cache, mask, rotation)
+        x = x + self.attn(self.ln_1(x), extend, mask, rotation)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -343,7 +347,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cache: LayerCache | None,
+        extend: Extend | None,
         mask: Mask | None,
         rotation: Rotation | None,
     ) -> torch.Tensor:
@@ -360,8 +364,8 @@ class Attention(nn.Module):
         # Norm and rotation are in float32; attention wants one type.
         q = q.type_as(v)
         k = k.type_as(v)
-        if cache is not None:
-            k, v = cache.extend(k, v)
+        if extend is not None:
+            k, v = extend(k, v)
         if isinstance(mask, BlockMask):
             attend = _compiled_attention() if q.is_cuda else flex_attention
             y = attend(q, k, v, block_mask=mask)

@@ -127,9 +127,16 @@ def load_weights(
     ours = model.config
     theirs = trained.model.config
     context = min(ours.context, theirs.context)
-    if dataclasses.replace(theirs, dropout=ours.dropout, context=context) != ours:
+    shortened = dataclasses.replace(theirs, dropout=ours.dropout, context=context)
+    differences = [
+        f"{name} {value} in place of {getattr(ours, name)}"
+        for name, value in dataclasses.asdict(shortened).items()
+        if value != getattr(ours, name)
+    ]
+    if differences:
         raise CheckpointError(
-            f"{config.init_from} is of another shape: {theirs}; these settings make {ours}"
+            f"{config.init_from} is of another shape: {', '.join(differences)}; give the preset "
+            f"and the settings that it was made with"
         )
     state = trained.model.state_dict()
     if not ours.rope:
@@ -142,10 +149,9 @@ def load_weights(
             f"{ours.context} are kept; no state of the optimizer"
         )
         return None
-    if trained.record is not None:
-        their_config = config_of(trained.record.settings, config.init_from)
-        if their_config.optimizer == config.optimizer:
-            say(f"weights and state of the optimizer from {config.init_from}")
-            return trained.folder
+    # Not by `config_of`: a new run does not need the settings that this version lacks.
+    if trained.record and trained.record.settings.get("optimizer", "adamw") == config.optimizer:
+        say(f"weights and state of the optimizer from {config.init_from}")
+        return trained.folder
     say(f"weights from {config.init_from}")
     return None

@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from schemas.values import did_you_mean
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -59,6 +61,11 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """Return a preset with some fields changed; those given as None are kept."""
+    """Return a preset with some fields changed; those given as None are kept.
+
+    Raises ValueError for a name that is not a preset.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"there is no preset {name}{did_you_mean(name, PRESETS)}")
     given = {field: value for field, value in changes.items() if value is not None}
     return dataclasses.replace(PRESETS[name], **given)

@@ -36,13 +36,20 @@ from trainer.device import (
     is_compiler_error,
     use_fastest_attention,
 )
-from trainer.distributed import Ranks, StopSignals, averaging_when, run_lock, wrap_ddp
+from trainer.distributed import (
+    Ranks,
+    StopSignals,
+    averaging_when,
+    launch_on_chips,
+    run_lock,
+    wrap_ddp,
+)
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
-from trainer.remote import Publisher
+from trainer.remote import PUBLISHABLE, Publisher
 from trainer.samplers import mix64
 from trainer.signing import signer_of
-from trainer.validation import bits_per_byte, count_bytes, validation_loss, validation_set
+from trainer.validation import count_bytes, val_figures, validation_loss, validation_set
 
 Say = Callable[[str], None]
 
@@ -138,7 +145,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         say(
             f"{model.n_parameters:,} parameters, {step_flops / 1e12:.3g} TFLOP a step; "
             f"{device.type}, {str(dtype).removeprefix('torch.')}, attention by {attention}\n"
-            f"{config.max_steps:,} steps of {step_tokens:,} tokens = "
+            f"{pluralize(config.max_steps, 'step')} of {step_tokens:,} tokens = "
             f"{_describe_batch(loader, shape.context)}"
         )
         log = StepLog(
@@ -159,13 +166,24 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         closing.callback(gc.unfreeze)
         closing.callback(gc.enable)
         step = start
+        saved_step = start
         batches = loader.batches(start)
+
+        def is_stopping() -> bool:
+            return ranks.any(bool(stop.received))
+
         while step < config.max_steps:
             if config.dropout:
                 # The masks follow from (seed, step, rank), so that no generator has to be saved.
                 torch.manual_seed(mix64(config.seed ^ mix64(step ^ mix64(ranks.rank))))
             loss = torch.zeros((), device=device)
+            is_cancelled = False
             for micro_step in range(loader.accumulation):
+                # A step may take minutes, and a container may be killed ten seconds after a signal.
+                # Several ranks finish theirs: to agree in each micro-batch would cost time.
+                if stop.received and ranks.world_size == 1:
+                    is_cancelled = True
+                    break
                 inputs, targets = next(batches)
                 # Ranks average their losses and gradients. This weight makes the average the mean
                 # over the global batch.
@@ -174,17 +192,18 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
                     micro_loss = net(inputs, targets, **blocks(inputs)) * weight
                     micro_loss.backward()
                 loss += micro_loss.detach()
-            ranks.average_gradients(model)
-            norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = config.learning_rate_of(step)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            ranks.sync()
-            step += 1
-            # The rate that the optimizer applied: Adafactor lowers it.
-            log.add(step, optimizers[0].param_groups[0]["lr"], loss, norm)
+            if not is_cancelled:
+                ranks.average_gradients(model)
+                norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
+                for optimizer in optimizers:
+                    for group in optimizer.param_groups:
+                        group["lr"] = config.learning_rate_of(step)
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                ranks.sync()
+                step += 1
+                # The rate that the optimizer applied: Adafactor lowers it.
+                log.add(step, optimizers[0].param_groups[0]["lr"], loss, norm)
             is_first = step == start + 1
             if is_first:
                 ranks.after_first_step()
@@ -193,35 +212,45 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
                 gc.freeze()
                 gc.disable()
 
-            is_stopped = ranks.any(bool(stop.received))
+            is_stopped = is_stopping()
             is_last = is_stopped or step == config.max_steps
-            is_save_due = is_last or _is_due(step, config.save_every)
-            # Not after a signal: a container may be killed ten seconds after it. `validation` is
-            # empty if val_every is 0.
+            is_save_due = step > saved_step and (is_last or _is_due(step, config.save_every))
+            # Not after a signal. `validation` is empty if val_every is 0.
             can_validate = len(validation) > 0 and not is_stopped
             is_validation_due = can_validate and (is_last or _is_due(step, config.val_every))
-            if not (is_first or is_save_due or is_validation_due or step % LOG_EVERY == 0):
+            is_report_due = is_first or is_last or step % LOG_EVERY == 0
+            if not (is_save_due or is_validation_due or is_report_due):
                 continue
             # Steps that were skipped above did not wait for the device. Raises Diverged before a
             # save.
             log.collect()
             gc.collect()
+            saver.check()
             log.write(saver.last_saved)
             # Before the validation, which takes long and may fail.
             if is_save_due and ranks.is_main:
                 state = checkpoint.training_state(model, optimizers)
                 saver.save(dataclasses.replace(record, step=step), model.state_dict(), state)
-                if is_last:
-                    # Before the gather below: a rank that ends takes the group down.
-                    saver.wait()
-                    log.amend(saved=saver.last_saved)
-            if is_validation_due:
-                val_loss = validation_loss(model, validation, ranks, blocks, loader.micro_batch)
-                log.amend(val_loss=val_loss)
-                if val_bytes:
-                    log.amend(val_bits_per_byte=bits_per_byte(val_loss, validation, val_bytes))
-            log.print_progress()
             if is_save_due:
+                saved_step = step
+                if not ranks.is_main:
+                    # Their error may have to name it, too.
+                    saver.last_saved = step
+            if is_last:
+                # Before the gather below: a rank that ends takes the group down.
+                saver.wait()
+                log.amend(saved=saver.last_saved)
+            if is_validation_due:
+                val_loss = validation_loss(
+                    model, validation, ranks, blocks, loader.micro_batch, is_stopping
+                )
+                # A signal during the validation ends it. The run is saved before the next step.
+                if not is_stopping():
+                    if not math.isfinite(val_loss):
+                        raise Diverged(f"step {step}: validation loss {val_loss:.4g}", step)
+                    log.amend(**val_figures(val_loss, validation, val_bytes))
+            log.print_progress()
+            if is_save_due or is_last:
                 # Rank 0 may save for long. The other ranks wait for it here, since in the next step
                 # they would give up after minutes.
                 ranks.gather(None)
@@ -243,11 +272,13 @@ def _open_run(
 ) -> tuple[Path | None, Record | None]:
     """Lock the run's folder; return the checkpoint to continue from, which rank 0 chooses."""
     out = Path(config.out)
+    if not config.out:
+        raise SettingsError("out: name a folder for the run")
     if "://" in config.out:
-        raise SettingsError(
-            f"out: {config.out} is not a local folder; train in one, and give --publish "
-            f"{shlex.quote(config.out)}"
-        )
+        remedy = "give one"
+        if config.out.startswith(PUBLISHABLE):
+            remedy += f", and --publish {shlex.quote(config.out)}"
+        raise SettingsError(f"out: {config.out} is not a local folder; {remedy}")
     if out.exists() and not out.is_dir():
         raise SettingsError(f"out: {out} is a file; give a folder instead")
     if config.sign_key:
@@ -307,15 +338,16 @@ def _describe_batch(loader: Loader, context: int) -> str:
 
 
 def _end_stopped(step: int, stop: StopSignals, say: Say) -> None:
-    """Report that a run is saved; raise InterruptedError if only another rank received the signal.
+    """Report that a run has stopped; raise InterruptedError if another rank received the signal.
 
     When nodes join or leave, each agent of torchrun signals its own ranks. An agent takes a rank
     that exits with 0 before the agent's own signal for one that has finished its training.
     """
-    message = (
-        f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command "
-        f"continues here"
-    )
+    message = f"stopped by {stop.received or 'a signal'} "
+    if step:
+        message += f"at step {step}, saved; the same command continues here"
+    else:
+        message += "in the first step, with nothing to save; the same command starts again"
     if "TORCHELASTIC_RUN_ID" in os.environ:
         message += _TORCHRUN_NOTE
     say(message)
@@ -331,13 +363,20 @@ def _explaining(config: TrainConfig, model: GPT, loader: Loader, saver: Saver) -
     except Diverged as error:
         # The last good checkpoint may still be in writing.
         saver.wait()
-        checkpoints = checkpoint.checkpoints(Path(config.out))
-        last_good = checkpoints[-1] if checkpoints else "none"
+        newest = saver.path_of(saver.last_saved)
+        if not saver.last_saved:
+            origin = "there is no checkpoint before it"
+        elif saver.last_saved >= error.step - 1:
+            origin = (
+                f"the weights in {newest} may be the cause: delete that folder to continue from "
+                f"the checkpoint before"
+            )
+        else:
+            origin = f"the last good checkpoint is {newest}"
         tool = ["python", "-m", "trainer.tools.documents", config.out, "--step", str(error.step)]
         raise Diverged(
-            f"{error}; the last good checkpoint is {last_good}. "
-            f"Look at the step's documents ({shlex.join(tool)}), try a lower learning_rate or more "
-            f"warm-up",
+            f"{error}; {origin}. Look at the step's documents ({shlex.join(tool)}), try a lower "
+            f"learning_rate or more warm-up",
             error.step,
         ) from error
     except Exception as error:
@@ -375,7 +414,21 @@ def _say_nothing(message: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the command line or `arguments` specify; return the exit code."""
-    return run_reporting("trainer.train", lambda: train(parse(arguments)), Diverged)
+
+    def parse_and_train() -> None:
+        config = parse(arguments)
+        if config.device == "xla_host":
+            launch_on_chips(_train_on_chip, config)
+        else:
+            train(config)
+
+    return run_reporting("trainer.train", parse_and_train, Diverged)
+
+
+def _train_on_chip(number: int, config: TrainConfig) -> None:
+    code = run_reporting("trainer.train", lambda: train(config), Diverged)
+    if code:
+        raise SystemExit(code)
 
 
 class _CallableModule(ModuleType):

@@ -36,12 +36,17 @@ def score_windows(
 
 @torch.no_grad()
 def validation_loss(
-    net: nn.Module, windows: torch.Tensor, ranks: Ranks, blocks: DocumentBlocks, micro_batch: int
+    net: nn.Module,
+    windows: torch.Tensor,
+    ranks: Ranks,
+    blocks: DocumentBlocks,
+    micro_batch: int,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> float:
     """Return the mean loss in nats per token over `windows` (N, T + 1), which the ranks divide.
 
     It is the same on all ranks. `blocks` decides whether documents attend to each other, as in
-    training.
+    training. If `is_stopping`, which gives all ranks the same answer, the rest is left out.
     """
     nats = torch.zeros((), dtype=torch.float64, device=ranks.device)
     was_training = net.training
@@ -49,6 +54,8 @@ def validation_loss(
     micro_batch = min(micro_batch, -(-len(windows) // ranks.world_size))
     rows = torch.arange(micro_batch)
     for first in range(0, len(windows), ranks.world_size * micro_batch):
+        if is_stopping():
+            break
         of_all_ranks = windows[first : first + ranks.world_size * micro_batch]
         of_rank = of_all_ranks[ranks.rank :: ranks.world_size]
         # Every pass has one shape, and a rank without a window makes one too. Targets of the
@@ -76,9 +83,15 @@ def count_bytes(windows: torch.Tensor, tokenizer: TokenizerInfo) -> int:
         return 0
 
 
-def bits_per_byte(loss: float, windows: torch.Tensor, num_bytes: int) -> float:
-    """Return the mean loss in nats per token over windows (N, T + 1) as bits per byte."""
-    return loss * windows[:, 1:].numel() / math.log(2) / num_bytes
+def val_figures(loss: float, windows: torch.Tensor, num_bytes: int) -> dict[str, float]:
+    """Return the mean loss in nats per token over windows (N, T + 1), also as bits per byte.
+
+    Without the latter if the bytes are not known, which is 0.
+    """
+    if not num_bytes:
+        return {"val_loss": loss}
+    bits = loss * windows[:, 1:].numel() / math.log(2)
+    return {"val_loss": loss, "val_bits_per_byte": bits / num_bytes}
 
 
 def validation_set(

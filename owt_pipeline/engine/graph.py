@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -104,9 +103,6 @@ class Start(beam.PTransform):
         self.version = version
 
     def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[Handle]:
-        # Only transforms of other languages use this folder, and a killed run would leave it.
-        with contextlib.suppress(OSError):
-            os.rmdir(pbegin.pipeline.local_tempdir)
         handle = Handle(self.runtime.workdir.uri, self.version)
         begin = beam.Map(_begin, self.runtime, self.stages).with_output_types(Handle)
         return pbegin | beam.Create([handle], reshuffle=False) | "_Begin" >> begin

@@ -28,14 +28,25 @@ class Block(NamedTuple):
     first_line: int
 
 
-def is_utf16(data: bytes) -> bool:
-    """Return whether text begins as UTF-16: with its mark, or with a zero in every other byte."""
-    start = data[:64]
+def wide_encoding(data: bytes) -> str | None:
+    """Return UTF-16 or UTF-32 if text begins so; None if it does not.
+
+    It begins with a mark, or has a zero in every other byte, or three of four.
+    """
+    start = data[:8]
+    if start.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+        return "UTF-32"
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return True
+        return "UTF-16"
     if len(start) < 4 or not any(start):
-        return False
-    return not any(start[1::2]) or not any(start[0::2])
+        return None
+    odd_bytes = start[1::2]
+    even_bytes = start[0::2]
+    if any(odd_bytes) and any(even_bytes):
+        return None
+    letters = odd_bytes if any(odd_bytes) else even_bytes
+    is_utf32 = len(letters) >= 4 and (not any(letters[0::2]) or not any(letters[1::2]))
+    return "UTF-32" if is_utf32 else "UTF-16"
 
 
 class LineReader:
@@ -197,6 +208,8 @@ class Decompressed(io.RawIOBase):
             if is_skippable or start.startswith(kind.magic):
                 yield from self._frames(start, kind)
                 return
+        # The first piece is as long as the others, for those who look ahead.
+        start += self._read(_PIECE_BYTES)
         while start:
             yield start
             start = self._read(_PIECE_BYTES)
@@ -213,6 +226,7 @@ class Decompressed(io.RawIOBase):
                 return
             if piece:
                 yield piece
+                # Bytes that would have decompressed to a piece of the target size.
                 scaled = self._read_bytes * _PIECE_BYTES // len(piece)
                 self._read_bytes = min(max(scaled, 64), _READ_BYTES)
             has_ended = decoder.eof

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 _MAX_BATCH_ROWS = 64
@@ -30,14 +31,19 @@ _INTACT: frozenset[str] = frozenset()
 
 
 def parquet_rows(
-    source: pa.NativeFile, file: pq.ParquetFile, columns: Sequence[str]
+    source: pa.NativeFile,
+    file: pq.ParquetFile,
+    columns: Sequence[str],
+    *,
+    reads_bytes: bool = False,
 ) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
     """Yield each row with the names of its fields that are not UTF-8, as `Record` has them.
 
-    `file` reads `source`. Raises pa.ArrowException or OSError for a damaged file.
+    `file` reads `source`. With `reads_bytes`, columns of bytes are read as strings, since some
+    programs write strings so. Raises pa.ArrowException or OSError for a damaged file.
     """
     for batch in bounded_batches(source, file, columns):
-        plain = _plain_batch(batch)
+        plain = _plain_batch(batch, reads_bytes)
         try:
             # A full validation decodes the strings.
             plain.validate(full=True)
@@ -104,12 +110,16 @@ def _dictionary_bytes(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> i
     return zigzag >> 1
 
 
-def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _plain_batch(batch: pa.RecordBatch, reads_bytes: bool) -> pa.RecordBatch:
     columns = {}
     for field, column in zip(batch.schema, batch, strict=True):
         kind = _plain(field.type)
+        if reads_bytes and _is_of_bytes(kind):
+            kind = pa.large_string()
+        # What is not UTF-8 is found by the full validation.
+        options = pc.CastOptions(target_type=kind, allow_invalid_utf8=True)
         try:
-            columns[field.name] = column.cast(kind)
+            columns[field.name] = pc.cast(column, options=options)
         except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError):
             # Arrow writes a time as text by its zone's rules, and does not know this zone.
             if not _has_time_zone(field.type):
@@ -141,6 +151,12 @@ def _plain(kind: pa.DataType, string: pa.DataType | None = None) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.large_list(kind.value_field.with_type(_plain(kind.value_type, string)))
     return kind
+
+
+def _is_of_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    has_offsets = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    return has_offsets or types.is_fixed_size_binary(kind)
 
 
 def _has_time_zone(kind: pa.DataType) -> bool:

@@ -14,7 +14,6 @@ import contextlib
 import io
 import json
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -26,7 +25,7 @@ import pyarrow.parquet as pq
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.batches import strings_of
 from owt_pipeline.formats.delimited import DelimitedTable
-from owt_pipeline.formats.lines import Decompressed, is_utf16
+from owt_pipeline.formats.lines import Decompressed, wide_encoding
 from owt_pipeline.formats.parquet import parquet_rows
 from owt_pipeline.formats.plain_text import articles, paragraphs
 from owt_pipeline.storage.folder import (
@@ -90,7 +89,9 @@ def format_of(path: str) -> str:
     kind = known_format(path)
     if kind is None:
         names = ", ".join(f".{name}" for name in _EXTENSIONS)
-        raise UserError(f"{path}: unknown extension; use one of {names} (owt import: or --format)")
+        raise UserError(
+            f"{path}: unknown extension; use one of {names} (`owt import` also takes --format)"
+        )
     return kind
 
 
@@ -144,32 +145,6 @@ def names_below_common_folder(paths: Iterable[str]) -> dict[str, str]:
 
 def _absolute(path: str) -> str:
     return "/" + path if "://" in path else os.path.abspath(path)
-
-
-_TRAINING_SPLITS = {"train", "training"}
-_HELD_OUT_SPLITS = {"test", "testing", "validation", "valid", "val", "dev", "eval", "heldout"}
-
-
-def held_out_files(patterns: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Return the files of folders and globs that are named as a test or validation split, next to
-    a training split.
-
-    Args:
-      patterns: the files, folders and globs that the user named.
-      names: the name of each file by its path, as `named_files` returns them.
-    """
-    words = {path: _words_of_name(name) for path, name in names.items()}
-    if not any(_TRAINING_SPLITS & of_file for of_file in words.values()):
-        return []
-    return [
-        path
-        for path, of_file in words.items()
-        if _HELD_OUT_SPLITS & of_file and not _TRAINING_SPLITS & of_file and path not in patterns
-    ]
-
-
-def _words_of_name(name: str) -> set[str]:
-    return set(re.split(r"[^a-z]+", name.lower()))
 
 
 class MissingColumn(UserError):
@@ -231,7 +206,7 @@ def read_records(
       kind: one of FORMATS. A record of `text` has the single field `text`; those of `csv` are
         strings, named by the first row.
       columns: top-level columns to read from a Parquet file, in capitals or not; missing ones are
-        ignored. None for all.
+        ignored. Their bytes are strings, as some programs write them. None for all columns.
       required: a Parquet or CSV file must have at least one of these columns, in capitals or not.
       split_text: how a text file is split, one of SPLITS; files and articles are returned byte for
         byte.
@@ -244,10 +219,11 @@ def read_records(
         yield from _parquet_records(path, name, chosen, required)
         return
     with open_decompressed(path) as file:
-        if (kind != "text" or split_text == "lines") and is_utf16(file.peek(64)):
+        encoding = wide_encoding(file.peek(64))
+        if encoding is not None and (kind != "text" or split_text == "lines"):
             raise UserError(
-                f"{path}, line 1: UTF-16; expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 "
-                f"{name})"
+                f"{path}, line 1: {encoding}; expected UTF-8: convert it (iconv -f {encoding} -t "
+                f"UTF-8 {name})"
             )
         if kind == "jsonl":
             yield from _json_records(file, path, name)
@@ -343,6 +319,11 @@ def _check_is_json_lines(first_line: bytes, path: str) -> None:
             f"{path} is a JSON array; expected JSON Lines, an object on each line: convert it "
             f"(jq -c '.[]' {path} > {_named_as_lines(path)})"
         )
+    if first_line.endswith(b"},") and _is_object(first_line[:-1]):
+        raise UserError(
+            f"{path} has commas between its objects; expected JSON Lines, an object on each line: "
+            f"convert it (sed 's/}},[[:space:]]*$/}}/' {path} > {_named_as_lines(path)})"
+        )
     if first_line.startswith(b"{") and is_unfinished:
         raise UserError(
             f"{path} is pretty-printed JSON, with objects over several lines; expected JSON Lines, "
@@ -350,12 +331,20 @@ def _check_is_json_lines(first_line: bytes, path: str) -> None:
         )
 
 
+def _is_object(text: bytes) -> bool:
+    with contextlib.suppress(ValueError):
+        return isinstance(parse_json(text), dict)
+    return False
+
+
 def _named_as_lines(path: str) -> str:
     folder, slash, file = path.rpartition("/")
     return f"{folder}{slash}{file.partition('.')[0]}-lines.jsonl"
 
 
-def _csv_records(file: BinaryIO, path: str, name: str, required: Iterable[str]) -> Iterator[Record]:
+def _csv_records(
+    file: io.BufferedReader, path: str, name: str, required: Iterable[str]
+) -> Iterator[Record]:
     """Yield the rows after the first, which names the columns."""
     table = DelimitedTable(file, MAX_RECORD_BYTES)
     if table.names:
@@ -425,7 +414,7 @@ def _parquet_records(
                 raise UserError(
                     f"{path} has none of the columns {chosen}; it has {', '.join(names)}"
                 )
-            rows = parquet_rows(source, file, present)
+            rows = parquet_rows(source, file, present, reads_bytes=columns is not None)
             for number, (fields, undecodable) in enumerate(rows, start=1):
                 yield Record(f"{name}:{number}", fields, undecodable=undecodable)
         except (pa.ArrowException, OSError) as error:

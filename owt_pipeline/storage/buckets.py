@@ -13,7 +13,6 @@ import errno
 import functools
 import importlib.util
 import io
-import json
 import os
 import re
 import tempfile
@@ -56,7 +55,7 @@ _RETRY_SECONDS = 120.0
 _REFUSED_SECONDS = 300.0
 
 # Prefixes of the variables that a client depends on. If one changes, a bucket gets a new client.
-_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
+_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "HOME")
 
 # One client per bucket and process, so that connections are reused.
 _stores: dict[tuple[Any, ...], Any] = {}
@@ -67,7 +66,7 @@ _CREDENTIALS = {
     "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-_ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
+_ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
 class Bucket:
@@ -206,6 +205,11 @@ class Bucket:
             ) from error
 
     def _connected(self, key: str) -> Any:
+        """Return the store of the bucket.
+
+        A process opens one store for each bucket and set of environment variables. Before it opens
+        the first, it checks with the object `key` that the bucket can be reached.
+        """
         environment = tuple(
             sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
         )
@@ -356,7 +360,7 @@ def _store(scheme: str, place: str, seconds: float) -> Any:
     if scheme in ("http", "https"):
         return HTTPStore.from_url(f"{scheme}://{place}", **options)
     if scheme == "gs":
-        return GCSStore(name, **_google_settings(), **options)
+        return GCSStore(name, **options)
     return S3Store(name, **_s3_settings(name, user == "anonymous"), **options)
 
 
@@ -401,19 +405,6 @@ def _retried(
                 raise
         time.sleep(wait)
         wait = min(2 * wait, 5.0)
-
-
-def _google_settings() -> dict[str, Any]:
-    """Return the address of an emulator, which needs no credentials; empty without one."""
-    if not (emulator := os.environ.get("STORAGE_EMULATOR_HOST")):
-        return {}
-    address = emulator if "://" in emulator else f"http://{emulator}"
-    account = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-    return {
-        "service_account_key": json.dumps(
-            {"gcs_base_url": address.rstrip("/"), "disable_oauth": True, **account}
-        )
-    }
 
 
 def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ COMMAND = re.compile(r"benchmarks/(\w+)\.py((?: +(?:[\w./$\"()*-]+))*)")
 SUBCOMMANDS = ("extraction", "scale", "train")
 
 FORMS = [
+    "ablation --folder TMP --every 40 --tokens 4096 --seeds 1",
     "archives --rows 2000 --files 2 --urls 200 --pages 20",
     "clean --documents 20",
     "collect DATA/reddit/RS_wcxb-dev.zst --repeats 1 --no_memory",
@@ -36,6 +37,7 @@ FORMS = [
     "train rate --presets tiny --dtypes float32 --steps 1 --windows 1",
 ]
 MINUTES = (
+    "ablation",
     "extraction --every",
     "scale requests",
     "scale small",

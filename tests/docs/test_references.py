@@ -71,7 +71,7 @@ ELSEWHERE = {
     | {"extra_package"}  # an alias of Beam's
     | {"force-reinstall", "no-deps", "wheel-dir"}  # pip
     | {"freshness"}  # gcloud
-    | {"local-dir"}  # hf
+    | {"local-dir", "revision"}  # hf
     | {"logdir"}  # tensorboard
     | {"long"}  # xz
     | {"max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "standalone"}
@@ -138,7 +138,7 @@ def files() -> Iterator[Path]:
             is_generated = path.is_relative_to(REPOSITORY / "docs/options") or path.name == "api.md"
             if is_generated or "peers" in path.parts:
                 continue
-            if path.suffix in (".html", ".md", ".py", ".sql", ".toml"):
+            if path.suffix in (".html", ".md", ".py", ".sql", ".toml", ".txt"):
                 yield path
 
 

@@ -63,6 +63,8 @@ def bare(**more: str) -> dict[str, str]:
         "LANG",
         "TMPDIR",
         "STORAGE_EMULATOR_HOST",
+        "GOOGLE_BASE_URL",
+        "GOOGLE_BEARER_TOKEN",
         "AWS_ENDPOINT_URL",
         "AWS_ACCESS_KEY_ID",
     )

@@ -268,9 +268,7 @@ def test_a_missing_run_is_one_message_in_every_command(
     assert main([name, str(missing), *MORE.get(name, [])]) == ExitCode.NOT_FOUND
     out, error = capsys.readouterr()
     assert out == ""
-    assert error.startswith(
-        f"owt: error: {missing} is not a run: no stage has written anything there; "
-    )
+    assert error.startswith(f"owt: error: {missing} is not a run: it has no ledger/manifest.json; ")
     assert error.count("\n") == 1
     assert not missing.exists()
 
@@ -286,8 +284,8 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     asked = ["--links", os.devnull] if command == "run" else [texts]
     refused = ask_owt(command, home, *asked, "--workers", 1, code=1)
     assert (
-        f"{home} is not a run and not empty: it has photos/holiday.jpg; give a new folder"
-        in refused
+        f"{home} is not a run, and it is not empty: it contains photos/holiday.jpg; give a new "
+        "folder" in refused
     )
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
@@ -350,8 +348,8 @@ def test_a_run_without_a_document_ends_with_1_and_the_cause(
     other.write_bytes(record)
     output = ask_owt("run", tmp_path / "run", config, "--workers", 1, "--pages_from", other, code=1)
     assert "next:" not in output
-    assert "no document came out: fetch rejected all " in output.strip().splitlines()[-1]
-    assert "no document came out" in ask_owt(
+    assert "the run has no document: fetch rejected " in output.strip().splitlines()[-1]
+    assert "the run has no document" in ask_owt(
         "run", tmp_path / "run", config, "--until", "fetch", "--pages_from", other, code=1
     )
 

@@ -76,10 +76,10 @@ def test_a_rerun_does_nothing_and_an_option_what_it_must(
         "runs",
         *"3 of 3".split(),
         rows,
-        *"min_tokens is 100, was 64".split(),
+        *"min_tokens is now 100 (was 64)".split(),
     ]
     again = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
-    assert "min_tokens is 100, was 64; 3 of 3 shards run" in again
+    assert "min_tokens is now 100 (was 64); running 3 of 3 shards" in again
     assert [
         line.split()[3] for line in again.splitlines() if line.startswith(tuple(STAGES)[:3])
     ] == ["finished"] * 3

@@ -31,13 +31,19 @@ def shell(command: str, folder: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
 @pytest.mark.parametrize(
-    "content", [json.dumps(TEXTS), "\n".join(json.dumps(text, indent=2) for text in TEXTS)]
+    "content",
+    [
+        json.dumps(TEXTS),
+        "\n".join(json.dumps(text, indent=2) for text in TEXTS),
+        "".join(f"{json.dumps(text)}, \n" for text in TEXTS),
+    ],
+    ids=["array", "pretty", "commas"],
 )
 def test_json_is_converted_to_lines(content: str, tmp_path: Path) -> None:
     path = tmp_path / "texts.json"
     path.write_text(content)
     code, output = attempt(["import", tmp_path / "run", path])
-    conversion = re.search(r"convert it \((jq .* > (\S+))\)", output)
+    conversion = re.search(r"convert it \(((?:jq|sed) .* > (\S+))\)", output)
     assert (code, conversion is not None) == (1, True), output
     assert conversion is not None
     shell(conversion[1], tmp_path)
@@ -53,11 +59,12 @@ UTF_16 = {
 
 
 @pytest.mark.skipif(shutil.which("iconv") is None, reason="needs iconv")
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
 @pytest.mark.parametrize("name", UTF_16)
-def test_utf_16_is_converted(name: str, tmp_path: Path) -> None:
+def test_utf_16_is_converted(name: str, encoding: str, tmp_path: Path) -> None:
     flag, content = UTF_16[name]
     path, run = tmp_path / name, tmp_path / "run"
-    path.write_bytes(content.encode("utf-16"))
+    path.write_bytes(content.encode(encoding))
     words: Words = ["import", run, path] if flag == "import" else ["run", run, flag, path]
     until = [] if flag == "import" else ["--until", "collect"]
     code, output = attempt([*words, *until])
@@ -87,7 +94,7 @@ def test_a_text_in_another_charset_is_converted(tmp_path: Path) -> None:
     path, run = tmp_path / "letter.txt", tmp_path / "run"
     path.write_bytes("Ein schöner Brief.".encode("latin-1"))
     _, output = attempt(["import", run, path])
-    assert "import: no documents imported; " in output, output
+    assert "import: imported no document; " in output, output
     rejects = re.search(r"imported; (\S+) lists the reasons", output)
     assert rejects is not None
     (table,) = [
@@ -290,6 +297,10 @@ def test_copies_have_another_name_than_what_is_read(tmp_path: Path) -> None:
     for wrong in (["--out", table], ["--unique", tmp_path], ["--out", tmp_path]):
         code, output = attempt([*find, *wrong])
         assert (code, "name another one" in output) == (2, True), (wrong, output)
+    for name in ("pairs.csv", "pairs.jsonl.gz", "pairs.txt"):
+        code, output = attempt([*find, "--out", tmp_path / name])
+        assert (code, "the pairs are Parquet: name it .parquet" in output) == (2, True)
+        assert not (tmp_path / name).exists()
     both = ["--unique", out, "--out", out / "a.parquet"]
     code, output = attempt([*find, *both])
     assert (code, "is also a copy of --unique: name another one" in output) == (2, True)
@@ -303,6 +314,25 @@ def test_copies_have_another_name_than_what_is_read(tmp_path: Path) -> None:
     words: Words = ["near-duplicates", csv, "--out", tmp_path / "csv.parquet", "--workers", "1"]
     code, output = attempt([*words, "--unique", tmp_path / "more"])
     assert (code, "leave the option out" in output) == (2, True)
+    assert attempt(words)[0] == 0
+
+
+@pytest.mark.parametrize("line", ["min_score = 5", "min_tokens = 16", "workers = 1"])
+def test_a_key_outside_a_table_is_put_under_its_table(line: str, tmp_path: Path) -> None:
+    key = line.split()[0]
+    links = tmp_path / "links.txt"
+    links.write_text("https://example.org/\n")
+    settings = tmp_path / "my.toml"
+    settings.write_text(f"{line}\n")
+    words: Words = ["run", tmp_path / "run", settings, "--links", links, "--until", "collect"]
+    code, output = attempt(words)
+    assert (code, f"'{key}' is outside a table; put it under" in output) == (2, True)
+    assert "`owt init` writes has each key in its table" in output
+    assert attempt(["init", tmp_path / "other"])[0] == 0
+    initial = (tmp_path / "other/settings.toml").read_text()
+    # The first table that has the key, which the file has as a comment.
+    table = initial.partition(f"\n# {key} = ")[0].rpartition("\n[")[2].partition("]")[0]
+    settings.write_text(f"[{table}]\n{line}\n")
     assert attempt(words)[0] == 0
 
 
@@ -388,7 +418,7 @@ def test_documents_of_the_same_text_are_named_too(tmp_path: Path) -> None:
     takedowns = tmp_path / "list.txt"
     takedowns.write_text("https://h.example/0\n")
     _, output = attempt(["forget", run, takedowns, "--workers", "1"])
-    if others := re.search(r"have the same text and stay: (\S+); name them too", output):
+    if others := re.search(r"with the same text: (\S+); add them to the list", output):
         takedowns.write_text(f"{others[1]}\n")
         assert attempt(["forget", run, takedowns, "--workers", "1"])[0] == 0
     assert manifest_of(run, "corpus").counts.left == 0

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import apache_beam as beam
@@ -19,7 +18,7 @@ from owt_pipeline.pipeline import STAGES, Run, build
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.runs import differing, owt
+from tests.owt_pipeline.runs import differing
 
 
 def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
@@ -131,24 +130,3 @@ def test_a_failed_cell_can_be_run_again_at_once(
     assert out.splitlines()[-1] == "ends"
     assert "waiting up to" not in error
     assert differing(workdir, small_run) == []
-
-
-@pytest.mark.slow
-def test_a_killed_local_run_leaves_no_folder_behind(small_config: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    (tmp_path / "script.py").write_text(
-        script("FnApiRunner()", 1, small_config, tmp_path / "script")
-    )
-    environment = {**os.environ, "TMPDIR": str(folder)}
-    for name, command in (
-        ("run", owt("run", tmp_path / "run", small_config)),
-        ("script", [sys.executable, "script.py"]),
-    ):
-        process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE)
-        while not (tmp_path / name / "urls").exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
-        process.kill()
-        process.communicate()
-        assert list(folder.glob("beam-pipeline-temp*")) == []

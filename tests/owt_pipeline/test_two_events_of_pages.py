@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine import parts
-from owt_pipeline.errors import UserError
-from tests.owt_pipeline.one_process import forget_processes, without_runner
+from tests.owt_pipeline.one_process import (
+    forget_processes,
+    interrupt,
+    stopping_before_publication,
+    without_runner,
+)
 from tests.owt_pipeline.random_inputs import REJECTED, url_of, write_inputs_with_rejects
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_of
 
@@ -48,28 +51,12 @@ _OPTION_BY_STAGE = {
 }
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, run: Path, stage: str) -> list[Path]:
-    """Run a stage with another option, and stop it before it publishes its shards."""
-    records = run / "ledger" / stage / "records"
-    before = set(records.glob("*.json"))
-    with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", stop)
-        ask_owt("run", run, "--until", stage, *_OPTION_BY_STAGE[stage], code=1)
-    finished = sorted(set(records.glob("*.json")) - before)
-    assert len(finished) == 2
-    return finished
-
-
-def stop(*_: object) -> None:
-    raise UserError("stopped")
-
-
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 @pytest.mark.parametrize("command", ["forget", "run --until clean", "verify --repair"])
 def test_a_killed_stage_continues_after_another_command(
-    run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, stage: str, command: str, tmp_path: Path
 ) -> None:
-    finished = interrupt(monkeypatch, run, stage)
+    finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     segments = set((run / "warc").rglob("*.warc.gz"))
     name, *flags = command.split()
     if name == "forget":
@@ -87,9 +74,9 @@ def test_a_killed_stage_continues_after_another_command(
 
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 def test_a_complete_run_sweeps_a_killed_stages_pages(
-    run: Path, finished_run: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+    run: Path, finished_run: Path, stage: str
 ) -> None:
-    finished = interrupt(monkeypatch, run, stage)
+    finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     ask_owt("run", run, "--workers", 1)
     assert not any(path.exists() for path in finished)
     assert differing(run, finished_run) == []
@@ -141,8 +128,8 @@ def test_why_names_the_lost_rejects_of_pages(run: Path, stage: str) -> None:
     # Without the rejects of collect, nothing of the URL is left.
     lost = ask_owt("why", run, url, code=3 if stage == "collect" else 0)
     assert "have not run" not in lost
-    said_to_be_gone = [f"{path} is gone" in lost for path in paths]
-    assert any(said_to_be_gone) or (stage == "collect" and "which has lost files" in lost)
+    names_missing_file = any(f"{path} is missing" in lost for path in paths)
+    assert names_missing_file or (stage == "collect" and "Files of the run are missing" in lost)
     ask_owt("run", run, "--workers", 1)
     assert ask_owt("why", run, url) == said
 
@@ -158,13 +145,10 @@ def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
     assert ask_owt("why", run, url_of(url)) == said
 
 
-def test_a_killed_growth_goes_on_as_its_message_advises(
-    run: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run: Path) -> None:
     """The settings name a source once the command that adds it has succeeded."""
     dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
-    with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", stop)
+    with stopping_before_publication():
         ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
     for asked, added in ((["--add", "--dumps", dumps[2]], dumps[1:]), ([], dumps[1:2])):
         copy = copy_of(run, run.with_name(f"copy{len(asked)}"))

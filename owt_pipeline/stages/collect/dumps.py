@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
-from owt_pipeline.formats.lines import LineReader, is_utf16
+from owt_pipeline.formats.file_kinds import NUM_START_BYTES
+from owt_pipeline.formats.lines import LineReader, wide_encoding
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, problem_row
 from owt_pipeline.storage.folder import open_source
 from schemas import Reason
@@ -33,9 +34,11 @@ class Dump(SourceKind):
         with open_source(uri) as file:
             reader = LineReader(file)
             for block in reader:
-                if block.first_line == 1 and is_utf16(block.data):
-                    advice = f"expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 {source.name})"
-                    raise UserError(f"{source.uri}, line 1: UTF-16; {advice}")
+                tally.start = tally.start or block.data[:NUM_START_BYTES]
+                encoding = wide_encoding(block.data) if block.first_line == 1 else None
+                if encoding is not None:
+                    advice = f"convert it (iconv -f {encoding} -t UTF-8 {source.name})"
+                    raise UserError(f"{source.uri}, line 1: {encoding}; expected UTF-8: {advice}")
                 data = pa.array([block.data], pa.large_binary())
                 yield pa.record_batch([data, [block.first_line]], schema=BLOCKS)
             for line in reader.overlong:

@@ -8,11 +8,14 @@ becomes           a submission without an id, with a reason if it has no URL or 
 
 from __future__ import annotations
 
+import contextlib
+import email.utils
 import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +70,18 @@ If several columns are for the same value, the first with a value counts. urls/ 
 _DATE = re.compile(
     r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)"
     r"(?:(?:T| +)(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,]\d+)?)?)?)?"
-    r" *(?:UTC|GMT|Z|([+\-\u2212])(\d\d)(?::?(\d\d)(?::?\d\d)?)?)?",
+    r" *(?:UTC|GMT|Z|([+\-\u2212])(\d\d)(?::?(\d\d)(?::?\d\d)?)?)?(?:\[[\w/+-]+\])?",
     re.IGNORECASE,
+)
+
+# A date of digits, as in archives: 8 digits are a day, and 12 or 14 a minute or a second, not
+# milliseconds of 1976 or of a year after 2600.
+_COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)?)?", re.ASCII)
+
+# RFC 5322, with the zones that it names; feeds have such dates.
+_FEED_DATE = re.compile(
+    r"(?:[A-Z][a-z]{2}, *)?\d{1,2} [A-Z][a-z]{2} \d{4} \d\d:\d\d(?::\d\d)? "
+    r"(?:[+-]\d{4}|GMT|UTC?|Z|[ECMP][SD]T)"
 )
 
 # Seconds since 1970 stay below this until the year 5138, and milliseconds have been above it since
@@ -77,8 +90,9 @@ _MIN_MILLISECONDS = 10**11
 
 # How programs write a missing value in a column of numbers: pandas, R, Spark, databases, people.
 _NULLS = frozenset(
-    ("", "-", "null", "(null)", "\\n", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "none",
-     "nil", "nul", "undefined", "missing", "1.#qnan", "-1.#ind")
+    ("", "-", "--", ".", "?", "null", "(null)", "<null>", "[null]", "#null!", "\\n", "na", "n/a",
+     "n.a.", "#n/a", "#n/a n/a", "#na", "<na>", "nan", "-nan", "nat", "none", "nil", "nul",
+     "undefined", "missing", "1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind")
 )  # fmt: skip
 
 # Some databases write this for null in a column of any type.
@@ -104,14 +118,16 @@ class LinkTable(SourceKind):
     def find(
         self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, str]:
-        """Return the name of each table, with the folders below the one that all have in common.
+        """Return the name of each table, by its URI.
 
-        A recorded table keeps its name. A new table whose name is taken is named by its path.
+        A name is the path below the folder that all tables have in common. A recorded table keeps
+        its name. A new table whose name is taken is named by its URI.
         """
         tables, left_out = named_files(options.links, "collect", known=recorded_by_uri)
         if left_out:
             logger.warning(
-                "collect: files of folders left out, name them to read them: %s",
+                "collect: skipped files of folders that are not tables; name a file itself to "
+                "read it: %s",
                 ", ".join(left_out[:_MAX_FILES_SHOWN]),
             )
         recorded_names: dict[str, str] = {}
@@ -161,7 +177,9 @@ def _advice_for_fields(note: str) -> str:
 
 def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[_Row]:
     try:
-        yield from link_rows(uri, name)
+        for row in link_rows(uri, name):
+            tally.start = tally.start or (row.get("url") or "").encode()
+            yield row
     except UserError as error:
         if isinstance(error, MissingColumn) and not allow_damaged:
             raise UserError(f"{error}: {advise_to_rename(error.names)}") from error
@@ -277,9 +295,9 @@ def _note_without_url(fields: Mapping[str, Any]) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    # Some programs write strings to Parquet as bytes.
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
+    # The numbers of some databases.
+    if isinstance(value, Decimal):
+        return int(value) if value == int(value) else float(value)
     if isinstance(value, str):
         return value.strip()
     return value
@@ -304,22 +322,33 @@ def _seconds(value: Any) -> int | None:
     A number may count seconds, milliseconds, microseconds or nanoseconds. A date without a time
     zone is in UTC.
     """
+    compact_date = _COMPACT_DATE.fullmatch(str(value)) if isinstance(value, (str, int)) else None
+    if compact_date is not None:
+        seconds = _seconds_of_date(compact_date)
+        is_day = compact_date[4] is None
+        if seconds is not None or is_day:
+            return seconds
     seconds = integer(value)
-    # Eight digits are a day, such as 20190101, and not one of August 1970.
-    is_day = isinstance(value, (str, int)) and re.fullmatch(r"(19|20)\d{6}", str(value))
-    if seconds is not None and not is_day:
+    if seconds is not None:
         while abs(seconds) >= _MIN_MILLISECONDS:
             seconds = int(seconds / 1000)
         return seconds
-    if not isinstance(value, (str, int)):
-        return seconds
-    date = _DATE.fullmatch(str(value))
-    return _seconds_of_date(date) if date else seconds
+    if not isinstance(value, str):
+        return None
+    if date := _DATE.fullmatch(value):
+        return _seconds_of_date(date)
+    if _FEED_DATE.fullmatch(value):
+        with contextlib.suppress(ValueError, OverflowError):
+            moment = email.utils.parsedate_to_datetime(value)
+            # UTC and Z have no zone for the parser.
+            return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
+    return None
 
 
 def _seconds_of_date(date: re.Match[str]) -> int | None:
-    """Return seconds since 1970 of a match of `_DATE`; None if there is no such date."""
-    year, month, day, hour, minute, second, sign, hours, minutes = date.groups(default="0")
+    """Return seconds since 1970 of a match with a date's parts; None if there is no such date."""
+    parts = [*date.groups(default="0"), "0", "0", "0"]
+    year, month, day, hour, minute, second, sign, hours, minutes = parts[:9]
     offset = timedelta(hours=int(hours), minutes=int(minutes))
     try:
         # A leap second counts as the one before it, as in POSIX.

@@ -9,8 +9,8 @@
    first, unless it is only a server's default (iso-8859-1, or another label of windows-1252). Then
    the label of a `<meta>` or an XML declaration comes first. If the undefined characters are over
    2% of the bytes beyond ASCII, the other label is tried.
-5. Detection by chardet among the charsets of the standard; windows-1252, the browsers' default, if
-   it is not surer.
+5. The charset that chardet detects among the charsets of the standard, if it is confident enough.
+   Otherwise windows-1252, the browsers' default.
 
 Legacy charsets are decoded by the tables of the standard (legacy_charsets.py).
 """
@@ -27,21 +27,26 @@ from owt_pipeline.stages.extract.legacy_charsets import decode_legacy
 # If a larger share of the bytes beyond ASCII is undecodable, the page is in another charset than
 # the declared one.
 _MAX_DAMAGED_SHARE = 0.02
-# Searched for a declaration; browsers search 1,024.
+# Bytes that are searched for a declaration. Browsers search 1,024.
 _PRESCAN_BYTES = 4096
-# For detection. A larger sample takes longer and is not better.
+# Bytes that the detector reads. A larger sample takes longer and is not better.
 _SAMPLE_BYTES = 8192
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_LABEL = re.compile(
-    rb"""<(?:meta\b[^>]*?\bcharset|\?xml\b[^>]*?\bencoding)\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""",
-    re.IGNORECASE,
+# The attributes of a <meta>, or of an XML declaration.
+_DECLARATION = re.compile(
+    rb"""<(?:meta(?=[\s/])|\?xml(?=\s))((?:[^>"']|"[^"]*"|'[^']*')*)""", re.IGNORECASE
 )
+_ATTRIBUTE = re.compile(
+    rb"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE
+)
+_CONTENT_TYPE = re.compile(rb"\s*[a-z]+/[a-z+.-]+\s*;", re.IGNORECASE)
+_LABEL_OF_TYPE = re.compile(rb"""charset\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""", re.IGNORECASE)
 _CONTROL = re.compile("[\x80-\x9f]")
-_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _NOT_ASCII_BYTE = re.compile(rb"[^\x00-\x7f]")
 # Japanese in ASCII bytes.
@@ -60,7 +65,7 @@ _DETECTED = tuple(
     "iso8859-5 iso8859-7"
     " iso8859-13 cp866 cp874 cp932 euc-jp cp949 gb18030 big5hkscs".split()
 )
-# Times as sure of a charset as of windows-1252 that the detector has to be.
+# The detector must be this many times as confident of a charset as of windows-1252.
 _MIN_TIMES_AS_SURE = 1.5
 # Distinct letters beyond ASCII that the detected text must have.
 _MIN_LETTERS = 3
@@ -106,14 +111,16 @@ def _utf16_of(body: bytes, declared: str | None) -> str | None:
     if b"\x00" not in body[:_UTF16_SAMPLE_BYTES]:
         return None
     is_declared = _UTF16_LABEL.match(declared or "") is not None
-    if not is_declared and not _BEGINS_UTF16.match(body):
+    has_markup_first = _BEGINS_UTF16.match(body) is not None
+    if not is_declared and not has_markup_first:
         return None
     sample = body[:_UTF16_SAMPLE_BYTES]
     num_at_even = sample[0::2].count(0)
     num_at_odd = sample[1::2].count(0)
     num_most = max(num_at_even, num_at_odd)
     num_fewest = min(num_at_even, num_at_odd)
-    if num_most < _MIN_ZERO_SHARE * len(sample) / 2 or num_fewest * 10 > num_most:
+    has_markup = has_markup_first or num_most >= _MIN_ZERO_SHARE * len(sample) / 2
+    if not has_markup or num_fewest * 10 > num_most:
         return None
     return "utf-16-be" if num_at_even > num_at_odd else "utf-16-le"
 
@@ -148,14 +155,32 @@ def lookup(label: str | None) -> str | None:
 
 def _declared(body: bytes, header: str | None) -> list[str]:
     """Return the declared charsets other than Unicode's, the most trustworthy first."""
-    match = _LABEL.search(_COMMENT.sub(b"", body[:_PRESCAN_BYTES]))
-    in_page = match[1].decode("ascii") if match else None
-    names = [lookup(header), lookup(in_page)]
+    names = [lookup(header), _declared_in_page(body)]
     # A server's default is iso-8859-1, which the standard decodes as windows-1252.
     if names[0] == "cp1252":
         names.reverse()
     # UTF-8 and UTF-16 were tried before.
     return [name for name in names if name is not None and not name.startswith("utf")]
+
+
+def _declared_in_page(body: bytes) -> str | None:
+    """Return the charset of the first declaration in a page whose label is known."""
+    start = _COMMENT.sub(b"", body[:_PRESCAN_BYTES])
+    for declaration in _DECLARATION.finditer(start):
+        value_by_name = {
+            name.lower(): double or single or unquoted
+            for name, double, single, unquoted in _ATTRIBUTE.findall(declaration[1])
+        }
+        label = value_by_name.get(b"charset") or value_by_name.get(b"encoding", b"")
+        content = value_by_name.get(b"content", b"")
+        is_type = value_by_name.get(b"http-equiv", b"").strip().lower() == b"content-type"
+        if not label and (is_type or _CONTENT_TYPE.match(content)):
+            of_type = _LABEL_OF_TYPE.search(content)
+            label = of_type[1] if of_type else b""
+        name = lookup(label.strip().decode("latin-1"))
+        if name is not None:
+            return name
+    return None
 
 
 def _detect(body: bytes) -> str | None:

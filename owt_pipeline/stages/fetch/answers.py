@@ -138,10 +138,17 @@ class Page:
 
 @dataclass(frozen=True)
 class FetchFailure:
-    """Why there is no page."""
+    """Why there is no page.
+
+    Attributes:
+      reason: why.
+      detail: the same for a person.
+      unanswered_name: the name about which the resolver gave no answer; "" for other failures.
+    """
 
     reason: Reason
     detail: str
+    unanswered_name: str = ""
 
 
 FetchResult = Page | FetchFailure

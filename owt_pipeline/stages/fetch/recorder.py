@@ -117,6 +117,12 @@ async def until_stopped(recorder: Recorder, fetching: Awaitable[None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+class ResultTaker(Protocol):
+    """Takes the results for a shard, as a Recorder does."""
+
+    async def take(self, url_id: int, result: FetchedResponse | FetchResult) -> None: ...
+
+
 class _HeldFailure(NamedTuple):
     """A failure that may be the network's: when it happened, and whose it is."""
 
@@ -138,7 +144,7 @@ class CircuitBreaker:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: ResultTaker,
         max_failures: float,
         is_silent: Callable[[FetchFailure], bool],
         subject: str,
@@ -202,9 +208,9 @@ class CircuitBreaker:
         )
         reasons = ", ".join(f"{reason} {num:,}" for reason, num in num_by_reason.most_common())
         return (
-            f"{len(self._num_held_by_name):,} {self._subject} ({reasons}); the last one: "
-            f"{self._held_failures[-1].failure.detail}. Their URLs have "
-            "no outcome yet: run the same command again later, and it continues where it stopped"
+            f"{len(self._num_held_by_name):,} {self._subject} ({reasons}). The last failure: "
+            f"{self._held_failures[-1].failure.detail}. Their URLs have no outcome yet: run the "
+            "same command again later to continue"
         )
 
 

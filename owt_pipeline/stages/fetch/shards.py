@@ -23,7 +23,6 @@ from owt_pipeline.stages.fetch.answers import FetchFailure
 from owt_pipeline.stages.fetch.archives.commoncrawl import (
     CAPTURES,
     URL_COLUMNS,
-    BulkClient,
     captures_by_url,
     list_files,
     match,
@@ -32,14 +31,13 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
 from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import Capture
 from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
-from owt_pipeline.stages.fetch.archives.wayback import WaybackClient
 from owt_pipeline.stages.fetch.options import (
-    ONLINE,
     SHARDS_TOGETHER,
     archives_of,
     digest_of_source,
 )
 from owt_pipeline.stages.fetch.outcomes import PAGES, write_outcomes
+from owt_pipeline.stages.fetch.page_sources import PAGE_SOURCES
 from owt_pipeline.stages.fetch.recorder import (
     SEGMENT_BYTES,
     Client,
@@ -52,7 +50,6 @@ from owt_pipeline.stages.fetch.recorder import (
 )
 from owt_pipeline.stages.fetch.rounds import check_nothing_lost
 from owt_pipeline.stages.fetch.segments import SegmentReader, SegmentWriter, isin_sorted
-from owt_pipeline.stages.fetch.web.live import Fetcher
 from owt_pipeline.storage.folder import expand_globs
 from owt_pipeline.version import __version__
 from schemas import DATASETS
@@ -87,8 +84,8 @@ def set_up(run: StageRun) -> Summary:
         for archive in archives_of(options, recorded):
             if archive["uri"] not in paths:
                 raise UserError(
-                    f"--pages_from: {archive['uri']} is missing, and pages have to be taken from "
-                    "it: restore it"
+                    f"--pages_from: {archive['uri']} is missing, but the run needs pages from it: "
+                    "restore it"
                 )
     if options.cc_index:
         properties["cc_files"] = list_files(options)
@@ -127,22 +124,23 @@ def query_gathered(
 ) -> None:
     """Query a gathered source for all shards.
 
-    To Common Crawl, they send keys of a part of its index. To the Wayback Machine, they send URLs,
-    in the one part that makes all requests to it.
+    To Common Crawl, they send keys of a part of its index. To another source, they send URLs, in
+    the one part that makes all requests to it.
     """
-    if run.options.gathered[number] == "commoncrawl":
+    source = run.options.gathered[number]
+    if source == "commoncrawl":
         match(run, key, slices, writer)
         return
     missing = gather(run.work, slices, MISSING)
 
-    async def query(client: WaybackClient) -> None:
+    async def query(client: Client) -> None:
         for shard in missing["shard"].unique().sort().to_pylist():
             is_of_shard = pc.equal(missing["shard"], shard)
             ids = missing.filter(is_of_shard)["url_id"].to_numpy()
-            await ShardFetcher(run, shard).query_online("wayback", client, ids)
+            await ShardFetcher(run, shard).query_online(source, client, ids)
 
     # One client for all shards keeps the delay between requests.
-    with_client(partial(WaybackClient, run.options), query)
+    with_client(partial(PAGE_SOURCES[source].load_client(), run.options), query)
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -183,7 +181,7 @@ def _warn_of_archive(archive: Mapping[str, Any]) -> None:
         logger.warning("fetch: %s: %s", name, archive["problem"])
     elif not archive["responses"]:
         kind = kind_of(name).name
-        logger.warning("fetch: %s holds no response to a request: is it %s?", name, kind)
+        logger.warning("fetch: %s contains no HTTP response; it may not be %s", name, kind)
 
 
 def _warcinfo(run: StageRun, source: str) -> dict[str, str]:
@@ -193,9 +191,9 @@ def _warcinfo(run: StageRun, source: str) -> dict[str, str]:
         "format": "WARC File Format 1.1",
         "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
     }
-    if source == "live":
+    if PAGE_SOURCES[source].obeys_robots:
         fields["robots"] = "obey (RFC 9309)"
-    if source in ONLINE:
+    if PAGE_SOURCES[source].is_online:
         fields["http-header-user-agent"] = run.options.user_agent
     fields["description"] = f"answers of the source {source}"
     return fields
@@ -250,26 +248,42 @@ class ShardFetcher:
     def query(self, sources: Sequence[str]) -> None:
         """Query sources, in order.
 
-        The Wayback Machine is left out, since one part makes all requests to it.
+        Of a gathered source, only what it has answered is read. Common Crawl has answered with
+        captures, so their records are requested.
         """
-        clients: dict[str, Callable[..., Client]] = {
-            "live": Fetcher,
-            "commoncrawl": partial(BulkClient, captures=self._captures),
-        }
         for source in sources:
             is_last = source == sources[-1]
             reader = self.reader(source)
             _advance(is_last, len(reader.ids), len(reader.pages))
-            if source == "archive":
+            is_read_only = PAGE_SOURCES[source].is_gathered and source != "commoncrawl"
+            if not PAGE_SOURCES[source].is_online:
                 asyncio.run(self._query_archives(is_last))
-            elif source in clients and len(self._missing(reader, self.ids)):
-                num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
-                options = split_limits(self._run.options, num_together)
+            elif not is_read_only and len(self._missing(reader, self.ids)):
                 with_client(
-                    partial(clients[source], options),
+                    self._make_client(source),
                     partial(self.query_online, source, ids=self.ids, is_last=is_last),
                 )
             self.ids_with_page = np.union1d(self.ids_with_page, reader.pages)
+
+    def _make_client(self, source: str) -> Callable[[], Client]:
+        """Return the function that makes the client of a source for this shard."""
+        num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
+        options = split_limits(self._run.options, num_together)
+        client = PAGE_SOURCES[source].load_client()
+        if source == "commoncrawl":
+            return partial(client, options, captures=self._captures)
+        if source == "live":
+            return partial(client, options, count_hosts=partial(self._count_hosts, source))
+        return partial(client, options)
+
+    def _count_hosts(self, source: str) -> int:
+        """Return the number of hosts of the URLs that a source is queried for in all rounds."""
+        ids = self.ids
+        order = self._run.options.order
+        for earlier_source in order[: order.index(source)]:
+            ids = ids[~isin_sorted(ids, self.reader(earlier_source).pages)]
+        hosts = self.read_urls(ids, ("url_id", "host"))["host"]
+        return pc.count_distinct(hosts).as_py()
 
     def _missing(self, reader: SegmentReader, ids: np.ndarray) -> np.ndarray:
         """Return the ids without a result of this source or a page of an earlier one."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from owt_pipeline.engine.stage import (
@@ -34,6 +35,7 @@ from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.fetch.options import SHARDS_TOGETHER, Options, archives_of, shaping_of
+from owt_pipeline.stages.fetch.page_sources import GATHERED
 from schemas.manifest import Root, ShardRecord
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
@@ -160,22 +162,21 @@ def _check_user_agent(options: Options) -> None:
 
 
 class Fetch(Stage):
-    """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or
-    the Wayback Machine. Writes the responses to warc/, where those of the network stay, pages/
-    with a row for each page, and a reject row with a reason for each URL without a page.
+    """Fetch the page of each URL of urls/: over HTTP, from WARC files, from Common Crawl or from
+    the Wayback Machine. Writes the responses to warc/, a row for each page to pages/, and a reject
+    row with a reason for each URL without a page.
     """
 
     name = "fetch"
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 9
+    version = 10
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_index_archive, "index", keys=_archive_files),
         Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
-        *_steps_of_gathered_source(0),
-        *_steps_of_gathered_source(1),
+        *chain.from_iterable(map(_steps_of_gathered_source, range(len(GATHERED)))),
         Step(_fetch_part, rows=rows_of_input, max_concurrent=_num_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"

@@ -4,6 +4,7 @@ they should not be."""
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.owt_pipeline.collect.test_stage import holds
 from tests.owt_pipeline.runs import ask_owt
 from tests.servers.s3 import s3_bucket
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def owt_collect(workdir: Path, *flags: object, code: int = 0) -> str:
@@ -43,7 +44,7 @@ def by_url(run: Collected) -> dict[str, dict[str, Any]]:
     return {row["url"]: row for row in run.urls}
 
 
-@pytest.mark.parametrize("file", sorted((HERE / "layouts").iterdir()), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted((FOLDER / "layouts").iterdir()), ids=lambda file: file.name)
 def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, file: Path) -> None:
     """layouts/ has seven rows as they are published: by BigQuery with `time` as a number, by
     others as a timestamp."""
@@ -63,7 +64,7 @@ def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, file: 
 
 def test_each_row_of_odd_tables_is_a_url_or_a_reject(tmp_path: Path) -> None:
     """tables/ has what programs and people write; tables.txt what becomes of it."""
-    run = links(tmp_path / "run", *sorted((HERE / "tables").iterdir()))
+    run = links(tmp_path / "run", *sorted((FOLDER / "tables").iterdir()))
     seen = [f"{reject['reason']}: {reject['detail']}" for reject in run.rejects]
     for row in run.urls:
         columns = {name: row[name] for name in ("score", "created_utc", "title", "link_sources")}
@@ -71,10 +72,11 @@ def test_each_row_of_odd_tables_is_a_url_or_a_reject(tmp_path: Path) -> None:
         seen.append(
             " ".join([row["url"], *(f"{k}={v!r}" for k, v in columns.items() if v not in usual)])
         )
-    assert sorted(seen) == (HERE / "tables.txt").read_text().splitlines()
+    assert sorted(seen) == (FOLDER / "tables.txt").read_text().splitlines()
 
 
-NOON = 1546344000  # 2019-01-01T12:00:00Z
+# 2019-01-01T12:00:00Z.
+NOON = 1546344000
 TIMES = {
     "2019-01-01 12:00:00+00": NOON,
     "2019-01-01 09:00:00-03": NOON,
@@ -95,6 +97,17 @@ TIMES = {
     NOON + 0.5: NOON,
     "1.546344e12": NOON,
     -(10**13): -(10**10),
+    "20190101120000": NOON,
+    20190101120000: NOON,
+    "201901011200": NOON,
+    "2019-01-01T12:00:00+00:00[UTC]": NOON,
+    "2019-01-01T13:00:00+01:00[Europe/Berlin]": NOON,
+    "Tue, 01 Jan 2019 12:00:00 GMT": NOON,
+    "Tue, 1 Jan 2019 07:00:00 EST": NOON,
+    "01 Jan 2019 13:00 +0100": NOON,
+    "Tue, 32 Jan 2019 12:00:00 GMT": None,
+    "Tue, 01 Jan 2019 12:00:00 CEST": None,
+    "20191301": None,
     "2019-13-01": None,
     "0001-01-01T00:00:00+09": None,
     "NULL": None,
@@ -111,8 +124,12 @@ def test_a_time_of_any_precision_and_offset_is_read(tmp_path: Path, time: Any) -
 
 
 @pytest.mark.parametrize(
-    "score", ["NULL", r"\N", "NA", "n/a", "NaN", "nan", "None", "<NA>", "", "-", "null"]
-)
+    "score",
+    [
+        "NULL", r"\N", "NA", "n/a", "NaN", "nan", "None", "<NA>", "", "-", "null", "1.#IND", "#N/A N/A",
+        "[NULL]", "<null>", "NaT", "?", ".", "--",
+    ],
+)  # fmt: skip
 def test_a_null_of_any_spelling_is_no_score(tmp_path: Path, score: str) -> None:
     path = tmp_path / "a.tsv"
     path.write_text(f"url\tscore\tcreated_utc\nhttps://a.example/\t{score}\t{score}\n")
@@ -120,16 +137,38 @@ def test_a_null_of_any_spelling_is_no_score(tmp_path: Path, score: str) -> None:
     assert (row.get("reason"), row["score"], row["created_utc"]) == (None, None, None)
 
 
-def test_a_url_that_is_not_utf8_is_a_bad_line(tmp_path: Path) -> None:
-    bad = pa.array([b"https://a.example/\xff", b"https://b.example/"]).view(pa.string())
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_a_url_that_is_not_utf8_is_a_bad_line(tmp_path: Path, kind: pa.DataType) -> None:
+    urls = pa.array([b"https://a.example/\xff", b"https://b.example/"])
+    bad = urls.view(kind) if pa.types.is_string(kind) else urls.cast(kind)
     titles = pa.array([b"a", b"\xfe"]).view(pa.string())
     pq.write_table(pa.table({"url": bad, "title": titles}), tmp_path / "a.parquet")
     first, second = link_rows(str(tmp_path / "a.parquet"), "a")
     assert (first["reason"], first["note"]) == ("bad_line", "not UTF-8 in column url")
+    # A title is worth less than its row, so it is dropped.
     assert (second["url"], second["title"]) == ("https://b.example/", None)
 
 
+def test_numbers_of_databases_are_scores_and_times(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "url": pa.array([b"https://a.example/", b"https://b.example/"], pa.binary()),
+            "score": pa.array([Decimal("5.00"), None], pa.decimal128(10, 2)),
+            "created_utc": pa.array([Decimal(NOON), Decimal(NOON * 1000)], pa.decimal256(40, 0)),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    rows = list(link_rows(str(tmp_path / "a.parquet"), "a"))
+    assert [(row["url"], row["score"], row["created_utc"]) for row in rows] == [
+        ("https://a.example/", 5, NOON),
+        ("https://b.example/", None, NOON),
+    ]
+
+
 def dump_of_files(folder: Path) -> list[Path]:
+    """Write lists of links in folders by year, as archives of Hacker News have them; returns the
+    lists."""
+    # Files of the same name in two folders have to stay apart.
     for name in ("2006/10.csv", "2006/11.csv", "2007/10.csv"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(
@@ -141,21 +180,23 @@ def dump_of_files(folder: Path) -> list[Path]:
 
 def test_many_files_and_their_folder_give_the_same_bytes(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
-    here = links(tmp_path / "files", *dump_of_files(folder))
-    assert len(here.urls) == 60
-    names = [source["name"] for source in here.manifest.sources if source["kind"] == "links"]
+    links_of_files = links(tmp_path / "files", *dump_of_files(folder))
+    assert len(links_of_files.urls) == 60
+    names = [
+        source["name"] for source in links_of_files.manifest.sources if source["kind"] == "links"
+    ]
     assert names == ["2006/10.csv", "2006/11.csv", "2007/10.csv"]
-    assert links(tmp_path / "folder", folder).bytes() == here.bytes()
-    assert links(tmp_path / "glob", folder / "*" / "1?.csv").bytes() == here.bytes()
+    assert links(tmp_path / "folder", folder).bytes() == links_of_files.bytes()
+    assert links(tmp_path / "glob", folder / "*" / "1?.csv").bytes() == links_of_files.bytes()
 
 
 @pytest.mark.slow
 def test_a_folder_of_a_bucket_gives_the_same_urls(tmp_path: Path) -> None:
-    here = links(tmp_path / "files", *(files := dump_of_files(tmp_path / "dump")))
+    links_of_files = links(tmp_path / "files", *(files := dump_of_files(tmp_path / "dump")))
     with s3_bucket() as bucket:
         for file in files:
             Storage(bucket).write(f"hn/{file.relative_to(tmp_path / 'dump')}", file.read_bytes())
-        assert links(tmp_path / "bucket", f"{bucket}/hn").urls == here.urls
+        assert links(tmp_path / "bucket", f"{bucket}/hn").urls == links_of_files.urls
 
 
 def test_a_low_score_counts_with_a_later_generation(tmp_path: Path) -> None:
@@ -168,37 +209,40 @@ def test_a_low_score_counts_with_a_later_generation(tmp_path: Path) -> None:
     assert row["score"] == 5
 
 
-DAMAGED = [line.split("\t") for line in (HERE / "damaged.tsv").read_text().splitlines()[1:]]
+DAMAGED = [line.split("\t") for line in (FOLDER / "damaged.tsv").read_text().splitlines()[1:]]
 
 
 @pytest.mark.parametrize(("name", "problem", "counts"), DAMAGED)
 def test_a_damaged_or_foreign_file_is_an_error_in_one_line(
     tmp_path: Path, name: str, problem: str, counts: str
 ) -> None:
-    source, file = (f"--{name.partition('/')[0]}", HERE / "damaged" / name), Path(name).name
-    said = owt_collect(tmp_path / "run", *source, code=1)
-    (line,) = [line for line in said.splitlines() if "error" in line.lower()]
-    assert str(HERE / "damaged" / name) in line
+    path = FOLDER / "damaged" / name
+    source = (f"--{name.partition('/')[0]}", path)
+    output = owt_collect(tmp_path / "run", *source, code=1)
+    (line,) = [line for line in output.splitlines() if "error" in line.lower()]
+    assert str(path) in line
     assert problem in line
     # A missing column is nothing damaged, though the flag is taken.
     lacks_column = "has no column" in line
     assert "rename " in line or not lacks_column
     assert ("--allow_damaged" in line) == (bool(counts) and not lacks_column)
     if counts:
-        said = owt_collect(tmp_path / "run", *source, "--allow_damaged")
+        output = owt_collect(tmp_path / "run", *source, "--allow_damaged")
         run = collected(tmp_path / "run")
         assert str(run.manifest.counts) == counts
         (damaged,) = run.manifest.properties["damaged"]
-        assert damaged["name"] == file
-        assert damaged["problem"] in said
+        assert damaged["name"] == path.name
+        assert damaged["problem"] in output
         assert "--allow_damaged" not in damaged["problem"]
         assert holds(run)
 
 
 def test_files_without_rows_are_named(tmp_path: Path) -> None:
-    files = sorted((HERE / "empty").iterdir())
-    said = owt_collect(tmp_path / "run", "--links", *files)
-    assert [file.name for file in files if f"{file.name} has nothing to collect" not in said] == []
+    files = sorted((FOLDER / "empty").iterdir())
+    output = owt_collect(tmp_path / "run", "--links", *files)
+    assert [
+        file.name for file in files if f"{file.name} has nothing to collect" not in output
+    ] == []
     assert collected(tmp_path / "run").urls == []
 
 

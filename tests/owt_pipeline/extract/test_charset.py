@@ -81,6 +81,44 @@ def test_xml_declaration_counts_and_an_unknown_label_does_not() -> None:
         assert decode(page(RUSSIAN, "cp1251", META("windows-1251")), label)[1] == "cp1251"
 
 
+@pytest.mark.parametrize(
+    "meta",
+    [
+        '<meta name="description" content="about charset=koi8-r">',
+        "<meta data-charset=koi8-r>",
+        "<meta content='charset=koi8-r'>",
+        "<metadata charset=koi8-r></metadata>",
+        "<meta charset=nonsense>",
+        "<meta charset>",
+        '<meta title="charset=koi8-r>">',
+        "<!-- <meta charset=koi8-r> -->",
+    ],
+)
+def test_only_a_declaration_of_a_known_charset_counts(meta: str) -> None:
+    declared = page(RUSSIAN, "cp1251", f"{meta}<META content='a>b' CHARSET = windows-1251 >")
+    assert decode(declared, None)[1] == "cp1251"
+    assert decode(page(RUSSIAN, "cp1251", meta), None)[1] == "cp1251"
+
+
+def test_a_comment_without_end_declares_nothing() -> None:
+    assert decode(page(RUSSIAN, "cp1251", "<!-- <meta charset=koi8-r>"), None)[1] == "cp1251"
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        '<meta http-equiv="Content-Type" content="charset=windows-1251">',
+        "<meta content='text/html; charset=\"windows-1251\"' http-equiv=content-type>",
+        '<meta http-equiv="Content-Type content="text/html; charset=windows-1251">',
+        "<meta charset=windows-1251><meta charset=koi8-r>",
+        "<meta charset=' windows-1251 '>",
+        "<meta\ncharset=windows-1251\n/>",
+    ],
+)
+def test_a_declaration_may_be_written_in_any_way(meta: str) -> None:
+    assert decode(page(RUSSIAN, "cp1251", meta), "iso-8859-1")[1] == "cp1251"
+
+
 def test_labels_of_the_encoding_standard_are_known() -> None:
     labels = (
         "us-ascii gb2312 x-sjis windows-949 windows-874 x-mac-cyrillic koi8-ru iso-8859-8-i "

@@ -157,6 +157,13 @@ def test_utf16_that_is_only_declared_is_no_utf16() -> None:
     assert decode(chinese.encode("utf-16-le"), "utf-16")[0] == chinese
 
 
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+def test_utf16_with_little_markup_is_read(codec: str) -> None:
+    japanese = f"<p>{'の文章です' * 90}</p>"
+    for declared in ("utf-16", None):
+        assert decode(japanese.encode(codec), declared) == (japanese, codec)
+
+
 def test_undefined_bytes_show_that_a_charset_is_wrong() -> None:
     text = "Съешь же ещё этих мягких французских булок да выпей чаю. " * 5
     assert decode(text.encode("cp1251"), "windows-1253")[1] == "cp1251"

@@ -18,6 +18,7 @@ from owt_pipeline.stages.extract.extractor import Page, Settings, load
 from owt_pipeline.stages.extract.html.reader import read_page
 
 ARTICLES = Path(__file__).with_name("articles")
+PASSAGES = Path(__file__).with_name("passages")
 SENTENCE = (
     "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
 )
@@ -34,10 +35,23 @@ def extract(html: str, **settings: object) -> str:
     return found.text if found else ""
 
 
+def read_article(name: str) -> str:
+    """Read a page of ARTICLES or its text, in which `{{mill}}` stands for a passage."""
+    content = (ARTICLES / name).read_text(encoding="utf-8")
+    for path in PASSAGES.iterdir():
+        paragraphs = path.read_text(encoding="utf-8").splitlines()
+        passage = "\n\n".join(paragraphs)
+        if name.endswith(".html"):
+            passage = "\n".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+        content = content.replace(f"{{{{{path.stem}}}}}", passage)
+    assert "{{" not in content
+    return content
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in ARTICLES.glob("*.html")))
 def test_article_is_separated(name: str) -> None:
-    text = extract((ARTICLES / f"{name}.html").read_text(encoding="utf-8"), text_format="markdown")
-    assert text == (ARTICLES / f"{name}.md").read_text(encoding="utf-8").removesuffix("\n")
+    text = extract(read_article(f"{name}.html"), text_format="markdown")
+    assert text == read_article(f"{name}.md").removesuffix("\n")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +78,7 @@ def test_a_short_text_is_a_text(text: str) -> None:
 
 
 def test_comments_are_kept_on_request() -> None:
-    html = (ARTICLES / "comments-on-an-article-are-left-out.html").read_text(encoding="utf-8")
+    html = read_article("comments-on-an-article-are-left-out.html")
     assert "cat" in extract(html, include_comments=True)
 
 

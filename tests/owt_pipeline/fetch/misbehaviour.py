@@ -1,10 +1,8 @@
-"""The hosts below `bad.test`: how each answers, and the reason that a user would expect; None
-for a page."""
+"""Tables of the hosts below `bad.test`: how each behaves, and the reason that a user expects."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import zlib
 from typing import Any
@@ -12,84 +10,20 @@ from typing import Any
 import brotli
 import zstandard
 
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Way
+from tests.servers.web import (
+    DOMAIN,
+    PAGE,
+    Behaviour,
+    Request,
+    answer,
+    at_robots,
+    once,
+    raw,
+    redirect,
+)
 
 HANG = 60.0
 CHUNKED = {"Content_Length": "", "Transfer_Encoding": "chunked"}
-ROBOTS = "/robots.txt"
-
-
-def answer(
-    body: bytes = PAGE,
-    status: str = "200 OK",
-    *,
-    wait: float = 0,
-    then: float | str = 0,
-    more: bytes = b"",
-    every: float = 0,
-    **headers: str,
-) -> Way:
-    """An answer after `wait` seconds; `then` are seconds of silence after it, or what happens to
-    the connection; `more` is sent without end, every so many seconds."""
-
-    async def way(request: Request) -> None:
-        await asyncio.sleep(wait)
-        await request.answer(body, status, **headers)
-        await end(request, then, more, every)
-
-    return way
-
-
-def raw(data: bytes, *, then: float | str = 0, more: bytes = b"", every: float = 0) -> Way:
-    """These bytes, as they are."""
-
-    async def way(request: Request) -> None:
-        await request.send(data)
-        await end(request, then, more, every)
-
-    return way
-
-
-async def end(request: Request, then: float | str, more: bytes, every: float) -> None:
-    with contextlib.suppress(OSError):
-        while more:
-            await request.send(more)
-            await asyncio.sleep(every)
-    if isinstance(then, float):
-        await asyncio.sleep(then)
-    elif then == "reset":
-        await asyncio.sleep(0.05)
-        request.reset()
-    elif then:
-        request.writer.close()
-
-
-def redirect(location: str, wait: float = 0) -> Way:
-    """A redirect; `{path}` in its target is the path that was requested."""
-
-    async def way(request: Request) -> None:
-        await asyncio.sleep(wait)
-        await request.redirect(location.replace("{path}", request.path))
-
-    return way
-
-
-def once(first: Way) -> Way:
-    """This answer, and pages after it."""
-    return lambda request: first(request) if request.count == 1 else request.answer()
-
-
-def at_robots(robots: Way, page: Way | None = None) -> Way:
-    """This answer to requests for robots.txt; the page must not be requested, or is answered by
-    `page`."""
-
-    def way(request: Request) -> Any:
-        if not request.path.startswith(ROBOTS):
-            assert page is not None
-            return page(request)
-        return robots(request)
-
-    return way
 
 
 def silent(_: Request) -> Any:
@@ -97,7 +31,7 @@ def silent(_: Request) -> Any:
 
 
 async def cookie_wall(request: Request) -> None:
-    if "seen=pâté".encode().decode("latin-1").lower() in request.headers.get("cookie", ""):
+    if "seen=pâté".encode().decode("latin-1") in request.headers.get("cookie", ""):
         assert "other" not in request.headers["cookie"]
         await request.answer()
     else:
@@ -119,7 +53,8 @@ def nested(count: int) -> bytes:
 
 
 # Bombs are made before they are requested: the server would keep all other hosts waiting.
-BROTLI_BOMB = bytes.fromhex(  # <html> and 20 MB of zeros
+# Decompressed, it is `<html>` and 20 MB of zeros.
+BROTLI_BOMB = bytes.fromhex(
     "cbffff3ff8073c64cfc1b42cd0c46d81c0d9fb3fe5abe1ffff1ffc1300715804a07bff97052d31f82700e2b00000982406"
 )
 GZIPPED = gzip.compress(PAGE)
@@ -134,7 +69,7 @@ HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n" %
 ROBOTS_TXT = b"User-agent: *\nDisallow: /private\n"
 BUSY = answer(b"", "503 Service Unavailable")
 
-PAGES: dict[str, Way] = {
+PAGES: dict[str, Behaviour] = {
     "page": answer(),
     "chunked": answer(CHUNKS + b"0\r\n\r\n", **CHUNKED),
     "until-close": answer(Content_Length="", Connection="close", then="close"),
@@ -147,6 +82,14 @@ PAGES: dict[str, Way] = {
     "identity-with-a-length": answer(Transfer_Encoding="identity"),
     "length-twice": answer(Content_Length=f"{len(PAGE)}\r\ncontent-length: {len(PAGE)}"),
     "length-as-a-list": answer(Content_Length=f"{len(PAGE)}, {len(PAGE)}"),
+    "length-in-a-folded-line": raw(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length:\r\n %d\r\n\r\n%s"
+        % (len(PAGE), PAGE)
+    ),
+    "length-twice-in-folded-lines": answer(
+        Content_Length=f"\r\n\t{len(PAGE)}\r\nContent-Length: {len(PAGE)},\r\n {len(PAGE)}"
+    ),
+    "chunked-in-a-folded-line": answer(CHUNK, Content_Length="5", Transfer_Encoding="\r\n chunked"),
     "length-without-a-value": answer(Content_Length=" ", then="close"),
     "short-body-with-more-after-it": answer(PAGE + b"and some more", Content_Length=str(len(PAGE))),
     "junk-after-the-last-chunk": answer(CHUNK + b"<!-- served by -->", **CHUNKED),
@@ -160,7 +103,8 @@ PAGES: dict[str, Way] = {
     "untyped-html": answer(Content_Type=""),
     "two-content-types": answer(
         Content_Type="text/plain\r\nContent-Type: text/html"
-    ),  # the last one counts
+        # The last type counts.
+    ),
     "early-hints": raw(
         b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" + HTML + b"\r\n" + PAGE
     ),
@@ -197,13 +141,13 @@ PAGES: dict[str, Way] = {
         answer(
             b"User-agent: *\nDisallow: /private\n",
             Content_Length="1000000000",
-            more=b"# and so on\n" * 1000,
+            endless=b"# and so on\n" * 1000,
         ),
         answer(),
     ),
 }
 
-NO_PAGES: dict[str, dict[str, Way]] = {
+NO_PAGES: dict[str, dict[str, Behaviour]] = {
     "not_html": {
         # judged by its type, before the body is read
         "pdf": answer(
@@ -278,6 +222,15 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "robots-bans-us": at_robots(
             answer(b"User-agent: *\nAllow: /\n\nUser-agent: TestBot\nDisallow: /\n")
         ),
+        "robots-bans-with-203": at_robots(
+            answer(b"User-agent: *\nDisallow: /\n", "203 Non-Authoritative Information")
+        ),
+        "robots-bans-with-206": at_robots(
+            answer(b"User-agent: *\nDisallow: /\n", "206 Partial Content")
+        ),
+        "robots-bans-with-226": at_robots(
+            answer(b"User-agent: TestBot\nDisallow: /\n", "226 IM Used")
+        ),
         "robots-bans-our-version": at_robots(
             answer(
                 b"User-agent: *\nAllow: /\nUser-agent: other\nUser-agent: testbot/2\nDisallow: /"
@@ -307,18 +260,20 @@ NO_PAGES: dict[str, dict[str, Way]] = {
     },
     "timeout": {
         "slow-first-byte": answer(wait=HANG),
-        "slow-loris": raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n", more=b"X", every=0.1),
-        "slow-body": answer(b"<html>", Content_Length="1000", more=b".", every=0.1),
+        "slow-loris": raw(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n", endless=b"X", interval=0.1
+        ),
+        "slow-body": answer(b"<html>", Content_Length="1000", endless=b".", interval=0.1),
         "stalled-body": answer(b"<html>", Content_Length="1000", then=HANG),
-        "slow-chunks": answer(b"", **CHUNKED, more=b"1\r\n.\r\n", every=0.1),
-        "endless-chunk-extension": answer(b"5;", **CHUNKED, more=b"x" * 1000, every=0.05),
-        "endless-continue": raw(b"", more=b"HTTP/1.1 100 Continue\r\n\r\n" * 100, every=0.05),
+        "slow-chunks": answer(b"", **CHUNKED, endless=b"1\r\n.\r\n", interval=0.1),
+        "endless-chunk-extension": answer(b"5;", **CHUNKED, endless=b"x" * 1000, interval=0.05),
+        "endless-continue": raw(b"", endless=b"HTTP/1.1 100 Continue\r\n\r\n" * 100, interval=0.05),
         "takes-no-connection": silent,
         "slow-redirects": redirect("{path}x", wait=1),
     },
     "too_large": {
         "endless-body": answer(
-            b"<html>", Content_Length="", Connection="close", more=b"more " * 1000
+            b"<html>", Content_Length="", Connection="close", endless=b"more " * 1000
         ),
         "large-content-length": answer(b"<html>", Content_Length="1000000000", then=HANG),
         "gzip-bomb": answer(gzip.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="gzip"),
@@ -332,7 +287,7 @@ NO_PAGES: dict[str, dict[str, Way]] = {
     },
     "bad_response": {
         "endless-trailers": answer(
-            b"5\r\nhello\r\n0\r\n", **CHUNKED, more=b"X-Another: trailer\r\n" * 100
+            b"5\r\nhello\r\n0\r\n", **CHUNKED, endless=b"X-Another: trailer\r\n" * 100
         ),
         "broken-gzip": answer(b"this is no gzip at all", Content_Encoding="gzip"),
         "damaged-gzip": answer(DAMAGED, Content_Encoding="gzip"),
@@ -341,7 +296,7 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "garbage": raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", then="close"),
         "http-0-9": raw(PAGE, then="close"),
         "huge-headers": answer(X_Long="x" * 500_000),
-        "endless-headers": raw(b"HTTP/1.1 200 OK\r\n", more=b"X-Another: header\r\n" * 100),
+        "endless-headers": raw(b"HTTP/1.1 200 OK\r\n", endless=b"X-Another: header\r\n" * 100),
         "another-protocol": raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"),
         "negative-length": answer(Content_Length="-1"),
         "two-lengths": answer(Content_Length=f"{len(PAGE)}\r\nContent-Length: 5"),
@@ -358,7 +313,9 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "short-body": answer(PAGE, Content_Length="5000", then="close"),
         "no-body": answer(b"", Content_Length="5000", then="close"),
         "bad-chunks": answer(b"5\r\nhello\r\nnonsense\r\n", **CHUNKED),
-        "bad-chunks-later": answer(b"5\r\nhello\r\n", **CHUNKED, more=b"nonsense\r\n", every=0.1),
+        "bad-chunks-later": answer(
+            b"5\r\nhello\r\n", **CHUNKED, endless=b"nonsense\r\n", interval=0.1
+        ),
         "chunk-without-its-end": answer(b"5\r\nhello and more\r\n0\r\n\r\n", **CHUNKED),
         "cut-chunks": answer(b"64\r\nhello", **CHUNKED, then="close"),
         "no-last-chunk": answer(CHUNKS, **CHUNKED, then="close"),
@@ -376,6 +333,6 @@ NO_PAGES: dict[str, dict[str, Way]] = {
     "tls": {"self-signed": answer(), "plain-http-at-https": answer()},
 }
 
-WAYS: dict[str, tuple[Way, str | None]] = {name: (way, None) for name, way in PAGES.items()}
-"""By host name: its function, and the reason that a user would expect."""
+WAYS: dict[str, tuple[Behaviour, str | None]] = {name: (way, None) for name, way in PAGES.items()}
+"""By host name: its behaviour, and the reason that a user expects; None for a page."""
 WAYS |= {name: (way, reason) for reason, ways in NO_PAGES.items() for name, way in ways.items()}

@@ -25,7 +25,7 @@ HTML = [("Content-Type", "text/html")]
 @pytest.fixture(autouse=True)
 def _documented_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the kind as the documentation does."""
-    module, registration = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    module, registration, *_ = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     names: dict[str, Any] = {"__name__": "saved_pages"}
     exec(compile(module, str(GUIDE), "exec"), names)
     names["WarcFile"] = kinds.WarcFile

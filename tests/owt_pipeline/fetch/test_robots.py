@@ -1,4 +1,4 @@
-"""Which lines of a robots.txt name us, and what they forbid (RFC 9309, 2.2.1 and 2.2.2)."""
+"""Lines of a robots.txt that name us, and the paths that they forbid (RFC 9309, 2.2.1 and 2.2.2)."""
 
 from __future__ import annotations
 
@@ -47,6 +47,10 @@ def is_allowed(text: str | bytes, path: str = "/x", agent: str = AGENT) -> bool:
         "User-agent: my-corpus(news)",
         "User-agent: my-corpus; news",
         "User-agent: my-corpus news bot",
+        "User-agent: my-corpus*",
+        "User-agent: my-corpus:",
+        "User-agent: my-corpus=1",
+        "User-agent: my-corpus\0",
         "User-agent: my-corpus # the crawler",
         "  User-agent :\tmy-corpus\t",
         "User-agent: Mozilla/5.0 (compatible; my-corpus/2.0; +https://example.org)",

@@ -18,6 +18,8 @@ from owt_pipeline.formats.urls import (
     canonicalize,
     host_of,
     id_of,
+    redirected,
+    requested,
     unescaped,
     unescaped_column,
 )
@@ -50,6 +52,30 @@ def test_urls_of_different_pages_stay_different() -> None:
 def test_url_that_cannot_be_fetched_is_a_bad_url(url: str) -> None:
     with pytest.raises(BadURL, match=r"."):
         canonical_url(url)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "[::%31]", "[::1%31]", "[fe80::1%25eth0]", "[fe80::1%eth0]", "[::1%25]", "[::%]",
+        "[::ffff:1.2.3.%34]", "[%3A%3A1]", "[2001:db8::%2531]", "[::1%20]", "[v1.a]", "[]", "[:]",
+    ],
+)  # fmt: skip
+def test_brackets_hold_an_ipv6_address_without_a_zone(host: str) -> None:
+    for parse in (canonical_url, requested):
+        with pytest.raises(BadURL, match="is no IPv6 address"):
+            parse(f"http://{host}/")
+    with pytest.raises(BadURL, match="is no IPv6 address"):
+        redirected("http://example.com/", f"//{host}/")
+
+
+def test_ipv6_addresses_are_spelled_alike_on_every_python() -> None:
+    spellings = ("::ffff:1.2.3.4", "0:0::FFFF:102:304", "::ffff:0102:0304", "::ffff:1.2.3.4")
+    assert {canonical_url(f"http://[{address}]/") for address in spellings} == {
+        "https://[::ffff:102:304]/"
+    }
+    assert canonical_url("http://[::1.2.3.4]:8080/") == "https://[::102:304]:8080/"
+    assert requested("http://[2001:DB8:0:0:1:0:0:1]") == "http://[2001:db8::1:0:0:1]/"
 
 
 def test_url_ids_never_change() -> None:

@@ -36,8 +36,6 @@ DIVERGENCES = {
     "a name without letters and digits": r"http://(?:\.\.?|!.*)/",
     # No server can be reached at such a port.
     "the port 0, and ports with more than ten digits": r"http://f:0+(?:80)?/c",
-    # Python's parser takes them. Such addresses are not public, so nothing is requested.
-    "a zone in an IPv6 address": r"http://\[::%31\]",
 }
 """What ours reads otherwise on purpose: by what they have in common, a pattern for inputs, or for
 base and input."""

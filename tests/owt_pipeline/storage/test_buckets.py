@@ -26,10 +26,10 @@ from tests.servers.s3 import s3_bucket
 class TestFlakyNetwork:
     @pytest.fixture
     def way(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyWay]:
-        """The way to a bucket `bucket`."""
+        """Serve the way to a bucket `bucket`."""
         variable = {
             "s3": "AWS_ENDPOINT_URL",
-            "gs": "STORAGE_EMULATOR_HOST",
+            "gs": "GOOGLE_BASE_URL",
             "az": "AZURE_STORAGE_ENDPOINT",
         }[kind]
         with BUCKETS[kind]():
@@ -39,7 +39,7 @@ class TestFlakyNetwork:
             yield way
             way.close()
 
-    def test_requests_are_made_again_until_the_network_is_back(
+    def test_requests_are_repeated_until_the_network_is_back(
         self, kind: str, way: FlakyWay
     ) -> None:
         folder = Storage(f"{kind}://bucket/run")
@@ -62,17 +62,19 @@ class TestFlakyNetwork:
                 with way.down_for(0.5):
                     started = time.monotonic()
                     assert request(), done
+                    # The request has waited for the network, which is down for half a second.
                     assert time.monotonic() - started > 0.25
         assert folder.sha256("b") == file.sha256
         folder.delete(*folder.names())
 
-    def test_a_lost_answer_does_not_undo_what_was_written(self, kind: str, way: FlakyWay) -> None:
+    def test_a_lost_answer_does_not_undo_a_write(self, kind: str, way: FlakyWay) -> None:
         folder = Storage(f"{kind}://bucket/run")
         assert folder.names() == []
         way.answers_to_lose = 1
         created = folder.create("record", b"mine")
         assert way.answers_to_lose == 0
-        assert not created  # the request was made again, and found what the first one wrote
+        # The request was repeated, and found the file that the first one had written.
+        assert not created
         assert folder.read("record") == b"mine"
         assert not folder.create("record", b"another's")
         folder.delete(*folder.names())
@@ -100,10 +102,10 @@ class TestUnusableBuckets:
             if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_", "STORAGE_")):
                 monkeypatch.delenv(name)
         monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.setenv(
-            "NO_GCE_CHECK", "true"
-        )  # or on Google's machines the tests would find credentials
-        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")  # the same on Amazon's
+        # On Google's machines, the tests would find credentials without this.
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        # On Amazon's machines, they would find them without this.
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
         monkeypatch.setenv("AWS_REGION", "us-east-1")
 
     def fails(self, uri: str, message: str) -> None:
@@ -143,8 +145,9 @@ class TestUnusableBuckets:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
-        return [("s3://bucket", "AWS_ENDPOINT_URL"), ("gs://bucket", "STORAGE_EMULATOR_HOST")]
+        monkeypatch.setenv("GOOGLE_BASE_URL", address)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "test")
+        return [("s3://bucket", "AWS_ENDPOINT_URL"), ("gs://bucket", "GOOGLE_BASE_URL")]
 
     @pytest.mark.slow
     def test_wrong_credentials_for_s3(self) -> None:

@@ -25,7 +25,9 @@ from owt_pipeline.storage.folder import Storage, at_once, describe_source, expan
 
 
 class TestStorage:
-    def test_what_was_written_is_read_listed_and_deleted(self, folder: Storage, place: str) -> None:
+    def test_files_that_were_written_are_read_listed_and_deleted(
+        self, folder: Storage, place: str
+    ) -> None:
         assert folder.list() == []
         for name in ("part-00000.warc.gz", "a/b/part.parquet", "plain.zst"):
             folder.write(name, b"content" * 1000)
@@ -90,7 +92,8 @@ class TestStorage:
             assert source.read() == bytes(range(200, 256))
 
     def test_a_file_appears_when_it_is_published_and_not_before(self, folder: Storage) -> None:
-        with folder.spool() as first, folder.spool() as second:  # any number at a time
+        # Any number of spools can be open at a time.
+        with folder.spool() as first, folder.spool() as second:
             first.write(b"fil")
             second.write(b"other")
             assert folder.names() == []
@@ -248,7 +251,7 @@ def test_a_folder_of_a_run_may_be_a_link_to_another_disk(tmp_path: Path) -> None
     "uri",
     ["ftp://host/folder", "hdfs://host/folder", "abfs://c/f", "S3://b/f", "gcs://b/f", "s3:/b"],
 )
-def test_an_unknown_scheme_says_which_are_known(uri: str) -> None:
+def test_an_unknown_scheme_is_an_error_with_the_known_ones(uri: str) -> None:
     with pytest.raises(
         UserError, match=r"unknown scheme .*; use a local path, gs://, s3:// or az://$"
     ):
@@ -263,7 +266,7 @@ def test_a_file_named_in_two_ways_is_read_once(
     here = str(tmp_path / "x.jsonl")
     assert expand_globs(("x.jsonl", "./x.jsonl", here), "collect") == ["x.jsonl"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"collect: {path} is x.jsonl, which is read once" for path in ("./x.jsonl", here)
+        f"collect: {path} is the same as x.jsonl, and is read once" for path in ("./x.jsonl", here)
     ]
     caplog.clear()
     assert named_files(("./x.jsonl", "x.jsonl", "*.jsonl"), "import") == (
@@ -331,22 +334,6 @@ def test_a_file_that_ends_in_a_checksum_is_known_by_its_ends(
     content[place_] ^= 1
     path.write_bytes(content)
     assert (describe_source(str(path)) == before) == (place_ == 2_000_000)
-
-
-@pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are hashed completely."""
-    names: list[str] = []
-    sha256 = Storage.sha256
-
-    def record(folder: Storage, name: str) -> str:
-        names.append(name)
-        return sha256(folder, name)
-
-    monkeypatch.setattr(Storage, "sha256", record)
-    # Another process knows what is recorded, and nothing else.
-    monkeypatch.setattr("owt_pipeline.storage.folder._sha256_by_file", {})
-    return names
 
 
 def forget_digests() -> None:

@@ -32,7 +32,8 @@ from yarl import URL
 from owt_pipeline import progress
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.messages import is_html
-from owt_pipeline.formats.urls import id_of, tracking_pattern, unescaped
+from owt_pipeline.formats.tracking import tracking_pattern
+from owt_pipeline.formats.urls import id_of, unescaped
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import FetchFailure, FetchResult, Origin

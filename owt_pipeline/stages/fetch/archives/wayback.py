@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from yarl import URL
 
@@ -80,7 +80,13 @@ _REPLAY_PATH = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 
 
 class WaybackClient(ArchiveClient):
-    """Looks up and reads captures of the Wayback Machine or a pywb."""
+    """Looks up and reads captures of the Wayback Machine or a pywb.
+
+    Attributes:
+      source: the name of the source in the rows of its pages.
+    """
+
+    source: ClassVar[str] = "wayback"
 
     def __init__(self, options: Options):
         delay = options.wayback_delay
@@ -170,7 +176,7 @@ class WaybackClient(ArchiveClient):
             detail = f"{location} is not given: status {replay.status}"
             return FetchFailure(Reason.NOT_ARCHIVED, detail)
         record = self._record(replayed, replay)
-        origin = _origin_of(replayed, replay)
+        origin = self._origin_of(replayed, replay)
         return read_capture(record, origin, self._options.max_page_bytes, location, replay.ms)
 
     def _record(
@@ -199,26 +205,26 @@ class WaybackClient(ArchiveClient):
             capture.url, capture.date, line, [*headers, *other_headers], replay.body
         )
 
+    def _origin_of(self, capture: Capture, replay: HttpResponse) -> Origin:
+        """Return where a capture is archived, by the index, or by a header of its replay."""
+        if len(capture.place) == 2:
+            file, offset = capture.place
+            return Origin(self.source, None, file, offset)
+        return Origin(self.source, None, replay.header("x-archive-src"), None)
+
     def _address(self, capture: Capture) -> URL:
         """Return the URL of a capture as it was archived, by `id_`."""
         below = f"{self._options.wayback_pages.rstrip('/')}/{timestamp(capture.date)}id_"
         return URL(f"{below}/{requested(capture.url)}", encoded=True)
 
 
-def _origin_of(capture: Capture, replay: HttpResponse) -> Origin:
-    """Return where a capture is archived, by the index, or by a header of its replay."""
-    if len(capture.place) == 2:
-        file, offset = capture.place
-        return Origin("wayback", None, file, offset)
-    return Origin("wayback", None, replay.header("x-archive-src"), None)
-
-
 def parse_captures(body: bytes, canonical: str) -> list[Capture]:
-    """Return the captures of the URL `canonical` in an index' response.
+    """Return the captures of the URL `canonical` in the response of a CDX index.
 
-    A place is the archive's file and the offset there, or the time if these are unknown. Captures
-    of unknown content type may be pages, too. Malformed rows, such as a last line that is cut off,
-    are skipped. Raises RequestError for a response that is not a CDX index'.
+    A capture's place is the archive's file and the offset there, or the time if these are unknown.
+    Captures of unknown content type are returned, too, since they may be pages. Malformed rows,
+    such as a last line that is cut off, are skipped. Raises RequestError if the response does not
+    have the form of a CDX index.
     """
     captures = []
     for row in _rows(body):

@@ -24,6 +24,9 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddrInfo = tuple[Any, ...]
 """Family, type, protocol, canonical name and socket address, as by `socket.getaddrinfo`."""
 
+NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+"""The system's errors for names without an address."""
+
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 _RULE = re.compile(
@@ -166,13 +169,19 @@ class _Permitted(str):
 
 
 class RuledResolver(AbstractResolver):
-    """The system's resolver, after the rules of `addresses`."""
+    """The system's resolver, after the rules of `addresses`.
+
+    Attributes:
+      unanswered_names: the names about which it gave no answer at the last lookup. That a name does
+        not exist is an answer.
+    """
 
     def __init__(self, addresses: Addresses, seconds: float):
         """Return a resolver that waits `seconds` for a response."""
         self._addresses = addresses
         self._seconds = seconds
         self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="dns")
+        self.unanswered_names: set[str] = set()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -183,6 +192,17 @@ class RuledResolver(AbstractResolver):
         """
         if (rule := self._addresses.rule(host)) is not None:
             return [_result(host, _Permitted(rule.address), rule.port or port)]
+        self.unanswered_names.discard(host)
+        try:
+            infos = await self._look_up(host, port, family)
+        except OSError as error:
+            if error.errno not in NO_SUCH_NAME:
+                self.unanswered_names.add(host)
+            raise
+        return [_result(host, str(info[4][0]), port) for info in infos]
+
+    async def _look_up(self, host: str, port: int, family: socket.AddressFamily) -> list[AddrInfo]:
+        """Return what the system's resolver has of a name; raises socket.gaierror."""
         lookup = asyncio.get_running_loop().run_in_executor(
             self._threads,
             socket.getaddrinfo,
@@ -194,14 +214,13 @@ class RuledResolver(AbstractResolver):
             socket.AI_ADDRCONFIG,
         )
         try:
-            infos = await asyncio.wait_for(lookup, self._seconds)
+            return await asyncio.wait_for(lookup, self._seconds)
         except asyncio.TimeoutError:
             problem = f"no answer about the name within {self._seconds:g} s"
             raise socket.gaierror(socket.EAI_AGAIN, problem) from None
         # A label that is too long.
         except UnicodeError as error:
             raise socket.gaierror(socket.EAI_NONAME, f"no name: {error}") from error
-        return [_result(host, str(info[4][0]), port) for info in infos]
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

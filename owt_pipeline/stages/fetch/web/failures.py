@@ -13,11 +13,9 @@ from yarl import URL
 
 from owt_pipeline.formats import messages
 from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge
-from owt_pipeline.stages.fetch.web.addresses import BlockedAddress
+from owt_pipeline.stages.fetch.web.addresses import NO_SUCH_NAME, BlockedAddress
 from owt_pipeline.stages.fetch.web.politeness import Gate, RequestError
 from schemas import Reason
-
-_NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 @dataclass
@@ -117,7 +115,7 @@ def _connection_failure(
             Reason.DNS,
             text,
             is_transient=number == socket.EAI_AGAIN,
-            shows_network=number in _NO_SUCH_NAME,
+            shows_network=number in NO_SUCH_NAME,
         )
     if isinstance(error, (ssl.SSLError, aiohttp.ClientSSLError)) and not _is_end(error):
         return RequestError(Reason.TLS, text)

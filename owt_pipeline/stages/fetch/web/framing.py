@@ -33,7 +33,10 @@ the rest of the data."""
 
 _NOTHING: _Parsed = ((), False, b"")
 _HEAD_END = re.compile(rb"\n\r?\n")
-_FRAMING = re.compile(rb"\n(content-length|transfer-encoding)[ \t]*:([^\n]*)", re.IGNORECASE)
+# A value may go on in lines that begin with a blank.
+_FRAMING = re.compile(
+    rb"\n(content-length|transfer-encoding)[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE
+)
 _INFORMATIONAL = re.compile(rb"HTTP/1\.[01] 1(?!01)").match
 
 

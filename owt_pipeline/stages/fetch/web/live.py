@@ -25,6 +25,7 @@ from owt_pipeline.stages.fetch.answers import (
 )
 from owt_pipeline.stages.fetch.recorder import CircuitBreaker, Recorder
 from owt_pipeline.stages.fetch.web.client import Client
+from owt_pipeline.stages.fetch.web.names import UnansweredNames
 from owt_pipeline.stages.fetch.web.politeness import (
     Gate,
     RequestError,
@@ -88,8 +89,10 @@ class Fetcher:
 
     columns: ClassVar[Sequence[str]] = ("url_id", "posted_url", "host")
 
-    def __init__(self, options: Options):
+    def __init__(self, options: Options, count_hosts: Callable[[], int]):
+        """Return a client; `count_hosts` returns how many hosts the URLs of the shard have."""
         self.options = options
+        self._count_hosts = count_hosts
         self.client = Client(options)
         self.gates: dict[str, Gate] = defaultdict(
             partial(Gate, options.host_delay, 1, HOST_FAILURES)
@@ -113,10 +116,13 @@ class Fetcher:
         a host's URLs are fetched in the order of the rows. With all hosts open, a large crawl would
         return to each so late that its robots.txt, address and connection would no longer be kept.
         """
+        names = None
         if recorder.is_last_try:
             self._allow_last_requests()
+            max_share = self.options.max_unanswered_names
+            names = UnansweredNames(recorder, max_share, self._count_hosts)
         breaker = CircuitBreaker(
-            recorder,
+            names or recorder,
             OUTAGE_HOSTS,
             _is_silent,
             "hosts in a row gave no answer",
@@ -144,6 +150,8 @@ class Fetcher:
 
         await for_each(fetch_host, hosts, self.options.connections)
         await breaker.settle()
+        if names is not None:
+            await names.settle()
 
     async def _fetch(self, posted_url: str) -> FetchedResponse | FetchFailure:
         """Return the final response for a URL as it was posted, or why there is none."""
@@ -154,7 +162,13 @@ class Fetcher:
         try:
             return await self._follow(url)
         except RequestError as error:
-            return FetchFailure(error.reason, error.detail)
+            return FetchFailure(error.reason, error.detail, self._unanswered_name(url, error))
+
+    def _unanswered_name(self, url: URL, error: RequestError) -> str:
+        """Return the host of a URL if the resolver gave no answer about it; "" otherwise."""
+        host = url.raw_host or ""
+        has_no_answer = error.reason == Reason.DNS and self.client.has_no_answer(host)
+        return host if has_no_answer else ""
 
     def _allow_last_requests(self) -> None:
         """Retry no request from now on.
@@ -217,7 +231,8 @@ class Fetcher:
                 if not redirects:
                     raise
                 reason = Reason.BAD_REDIRECT if error.reason == Reason.BAD_URL else error.reason
-                return FetchFailure(reason, f"redirected to {url}: {error.detail}")
+                detail = f"redirected to {url}: {error.detail}"
+                return FetchFailure(reason, detail, self._unanswered_name(url, error))
             ms += response.ms
             if response.status not in REDIRECTS:
                 max_bytes = self.options.max_page_bytes
@@ -252,7 +267,7 @@ class Fetcher:
         get = partial(
             self.client.get,
             url,
-            lambda status, _: status != 200,
+            lambda status, _: not 200 <= status < 300,
             gate,
             max_bytes=ROBOTS_BYTES,
             cut=True,

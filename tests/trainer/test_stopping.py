@@ -1,0 +1,216 @@
+"""A signal at any moment of a run: the run ends soon, and nothing that was done is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainer.train as training
+import trainer.validation
+from tests.trainer.conftest import Capture, records_of
+from trainer import checkpoint
+from trainer.checkpoint import Saver
+from trainer.config import TrainConfig
+from trainer.model import GPT
+from trainer.samplers import Packed
+from trainer.train import train
+
+# A step has sixteen micro-batches of one window.
+MICRO_BATCHES = 16
+
+
+@pytest.fixture
+def config(config: TrainConfig) -> TrainConfig:
+    return dataclasses.replace(config, micro_batch=1, save_every=0, val_every=3, max_steps=6)
+
+
+class Signalling:
+    """A function that sends this process signals when it is called for the n-th time."""
+
+    def __init__(self, function: Callable[..., Any], call: int, num_signals: int = 1) -> None:
+        self.function = function
+        self.call = call
+        self.num_signals = num_signals
+        self.num_calls = 0
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., Any]:
+        return lambda *arguments, **named: self(instance, *arguments, **named)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.num_calls += 1
+        if self.num_calls == self.call:
+            for _ in range(self.num_signals):
+                os.kill(os.getpid(), signal.SIGTERM)
+        return self.function(*arguments, **named)
+
+
+def saved_steps(config: TrainConfig) -> list[int]:
+    return [
+        int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(Path(config.out))
+    ]
+
+
+def assert_continues(config: TrainConfig) -> None:
+    """Run to the end, and assert that a run without a signal has the same losses."""
+    train(config)
+    complete = dataclasses.replace(config, out=f"{config.out}-complete")
+    train(complete)
+    losses = [record["loss"] for record in records_of(config.out)]
+    assert losses == [record["loss"] for record in records_of(complete.out)]
+    assert "val_loss" in records_of(config.out)[-1]
+
+
+@pytest.mark.parametrize("num_signals", [1, 2])
+@pytest.mark.parametrize(
+    ("call", "step"), [(1, 0), (5, 0), (MICRO_BATCHES + 1, 1), (4 * MICRO_BATCHES + 3, 4)]
+)
+def test_a_signal_within_a_step_saves_the_step_before(
+    config: TrainConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    call: int,
+    step: int,
+    num_signals: int,
+) -> None:
+    config = dataclasses.replace(config, val_every=0)
+    forward = Signalling(GPT.forward, call, num_signals)
+    monkeypatch.setattr(GPT, "forward", forward)
+    train(config)
+    assert forward.num_calls == call
+    assert saved_steps(config) == [step] * bool(step)
+    assert ("the same command continues here" in capsys.readouterr().out) == bool(step)
+    monkeypatch.undo()
+    assert_continues(dataclasses.replace(config, val_every=3))
+
+
+def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(config, val_every=1)
+    clip = Signalling(torch.nn.utils.clip_grad_norm_, 2)
+    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", clip)
+    train(config)
+    assert saved_steps(config) == [2]
+    assert ["val_loss" in record for record in records_of(config.out)] == [True, False]
+    monkeypatch.undo()
+    assert_continues(config)
+    validated = ["val_loss" in record for record in records_of(config.out)]
+    assert validated == [True, False, True, True, True, True]
+
+
+def test_a_signal_during_the_validation_ends_it_and_saves(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = Signalling(trainer.validation.score_windows, 2)
+    monkeypatch.setattr("trainer.validation.score_windows", score)
+    train(config)
+    assert score.num_calls == 2
+    assert saved_steps(config) == [3]
+    assert "val_loss" not in records_of(config.out)[-1]
+    monkeypatch.undo()
+    assert_continues(config)
+
+
+def test_a_signal_during_the_last_validation_leaves_a_finished_run(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    score = Signalling(trainer.validation.score_windows, 2)
+    monkeypatch.setattr("trainer.validation.score_windows", score)
+    config = dataclasses.replace(config, max_steps=2)
+    train(config)
+    assert saved_steps(config) == [2]
+    monkeypatch.undo()
+    train(config)
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [
+        (training, "open_corpora", 1),
+        (training, "count_bytes", 1),
+        (Packed, "windows", 2),
+        (Saver, "_write_files", 1),
+        (Saver, "save", 1),
+    ],
+)
+def test_a_signal_elsewhere_loses_nothing(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
+) -> None:
+    # In the set-up, while data is read, and while a checkpoint is written.
+    config = dataclasses.replace(config, save_every=2)
+    monkeypatch.setattr(owner, name, Signalling(getattr(owner, name), call))
+    train(config)
+    records = Path(config.out, "metrics.jsonl")
+    assert saved_steps(config)[-1:] == [len(records_of(config.out))][: bool(records.stat().st_size)]
+    monkeypatch.undo()
+    assert_continues(config)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "training.safetensors", "checkpoint.json"])
+def test_a_checkpoint_that_cannot_be_written_is_reported_soon(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    # A run of ten steps reports it, and does not wait for the next checkpoint.
+    config = dataclasses.replace(config, save_every=15, val_every=0, max_steps=45)
+    folders = []
+
+    def write_files(saver: Saver, folder: Path, *arguments: Any) -> None:
+        folders.append(folder)
+        (folder / file).mkdir()
+        real(saver, folder, *arguments)
+
+    real = Saver._write_files
+    monkeypatch.setattr(Saver, "_write_files", write_files)
+    with pytest.raises(OSError, match=file):
+        train(config)
+    assert not any(folder.exists() for folder in folders)
+    assert len(records_of(config.out)) <= 30
+    monkeypatch.undo()
+    train(config)
+    assert saved_steps(config) == [15, 30, 45]
+
+
+class Killed(BaseException):
+    """What stands for a kill in the thread that writes a checkpoint."""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "trainer.checkpoint._sync",
+        "pathlib.Path.rename",
+        "pathlib.Path.write_text",
+        "pathlib.Path.replace",
+        "trainer.checkpoint._prune",
+    ],
+)
+@pytest.mark.parametrize("step", [2, 4])
+def test_a_kill_while_a_checkpoint_gets_its_name_loses_no_other(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, place: str, step: int
+) -> None:
+    owner = checkpoint if place.startswith("trainer") else Path
+    name = place.rpartition(".")[2]
+    real = getattr(owner, name)
+
+    def kill(path: Path, *arguments: Any, **named: Any) -> Any:
+        is_of_step = f"step-{step:08d}" in f"{path} {arguments}"
+        if name == "replace":
+            is_of_step = path.read_text() == f"step-{step:08d}"
+        if is_of_step:
+            raise Killed
+        return real(path, *arguments, **named)
+
+    config = dataclasses.replace(config, save_every=2)
+    monkeypatch.setattr(owner, name, kill)
+    with pytest.raises(Killed):
+        train(config)
+    monkeypatch.undo()
+    assert_continues(config)
