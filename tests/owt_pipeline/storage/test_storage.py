@@ -266,7 +266,7 @@ def test_a_file_named_in_two_ways_is_read_once(
     here = str(tmp_path / "x.jsonl")
     assert expand_globs(("x.jsonl", "./x.jsonl", here), "collect") == ["x.jsonl"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"collect: {path} is the same file as x.jsonl (read once)" for path in ("./x.jsonl", here)
+        f"collect: {path} is the same as x.jsonl, and is read once" for path in ("./x.jsonl", here)
     ]
     caplog.clear()
     assert named_files(("./x.jsonl", "x.jsonl", "*.jsonl"), "import") == (
