@@ -43,7 +43,7 @@ _WORDS_IN_NAME = frozenset(
     do dos das del della la le du el al bin ibn ben ter ten af av
     """.split()
 )
-# A longer word alone after a comma is an affiliation or a role; a shorter one may be a suffix, as in "Fox, Jr".
+# A longer word after a comma is an affiliation or a role. A shorter one may be a suffix, like "Jr".
 _MAX_SUFFIX_CHARS = 3
 # Before a role. "Staff Writer" and "Guest Author" stay as they are.
 _MIN_WORDS_OF_NAME = 2
