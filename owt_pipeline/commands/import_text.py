@@ -39,7 +39,9 @@ def parser() -> CommandParser:
     config.add_run_flags(parser)
     config.add_places(parser)
     # It is declared for the help only: `parse_with_files` returns the words that are files.
-    parser.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
+    parser.add_argument(
+        "positional", nargs="*", metavar="FILE", help="file to import, the same as --files"
+    )
     return parser
 
 
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import(argv: Sequence[str] | None) -> int:
-    """Parse the flags, import the files, and print the next command."""
+    """Import the files that the arguments name, and print the next command."""
     import_parser = parser()
     arguments, words, beam_flags = import_parser.parse_with_files(argv)
     flags = flags_given(STAGE.options, arguments)
@@ -70,7 +72,7 @@ def _import(argv: Sequence[str] | None) -> int:
         )
     if not options.files:
         example = command("owt", "import", folder, "texts.jsonl")
-        raise UsageError(f"import: no files given: name them, as in {example}")
+        raise UsageError(f"import: the command has no files to import: name them, as in {example}")
     check_folder(runtime.workdir)
     flags_by_stage = {STAGE.name: flags}
     with keeping_first_flags(runtime.workdir, path, flags_by_stage) as keep_first_flags:

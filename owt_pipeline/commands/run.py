@@ -31,11 +31,12 @@ from owt_pipeline.pipeline import LAST, STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas import SettingsError
 from schemas.datasets import LEDGER
+from schemas.quantities import pluralize
 from schemas.settings import ExitCode, add_flags, flags_given, from_table
 
 logger = logging.getLogger("owt")
 
-_NO_FILE = "it is neither a settings file nor the value of a flag"
+_NO_FILE = "it is not a settings file and not the value of a flag"
 # What import notes of a record without the field of its text.
 _NO_TEXT_FIELD = re.compile(r": no field '")
 _BAD_FILE_NAME = "the name of a settings file ends in .toml"
@@ -143,8 +144,8 @@ def _mention_forgotten(results: Sequence[Result], workdir: Storage) -> None:
     folders = [f"{name}/" for name in _WITH_TEXT if name in rebuilt]
     if folders and require_run(workdir).takedowns:
         logger.warning(
-            "%s may hold texts that were taken down, made again from the sources; corpus/ and "
-            "tokens/ leave them out. See `owt forget --help`",
+            "this run has rebuilt %s from the sources. They may contain texts that were taken "
+            "down; corpus/ and tokens/ do not. See `owt forget --help`",
             ", ".join(folders),
         )
 
@@ -169,18 +170,16 @@ def keeping_first_flags(
 
     Then `owt run RUN` continues a run that was killed. The function does nothing if a stage is
     finished: from then on, only flags of runs that succeed are kept. If the run fails, its flags
-    may be wrong, so the settings get their earlier content back.
+    may be wrong, so the settings get their earlier content back, unless they were edited since.
     """
-    is_changed = False
-    earlier_settings = None
-    if workdir.exists(config.SETTINGS):
-        earlier_settings = workdir.read(config.SETTINGS)
+    earlier_settings = _read_settings(workdir)
+    settings_with_flags = earlier_settings
 
     def keep() -> None:
-        nonlocal is_changed
+        nonlocal settings_with_flags
         if not read_root(workdir)[0].datasets:
-            is_changed = True
             keep_flags(workdir, path, flags_by_stage)
+            settings_with_flags = _read_settings(workdir)
 
     try:
         yield keep
@@ -189,13 +188,22 @@ def keeping_first_flags(
         raise
     except Exception:
         # If a stage has finished with these flags, its output was built with them, so they stay.
-        if is_changed and not read_root(workdir)[0].datasets:
+        is_edited = _read_settings(workdir) != settings_with_flags
+        if not is_edited and not read_root(workdir)[0].datasets:
             _restore_settings(workdir, earlier_settings)
         raise
 
 
+def _read_settings(workdir: Storage) -> bytes | None:
+    """Return the content of the run's own settings; None if it has none."""
+    versioned = workdir.read_version(config.SETTINGS)
+    return None if versioned is None else versioned[0]
+
+
 def _restore_settings(workdir: Storage, earlier_settings: bytes | None) -> None:
     """Write a run's earlier settings, or delete the settings if there were none."""
+    if earlier_settings == _read_settings(workdir):
+        return
     if earlier_settings is None:
         workdir.delete(config.SETTINGS)
     else:
@@ -215,9 +223,9 @@ def exit_code(
         return ExitCode.DONE
     counts = empty.manifest.counts
     logger.error(
-        "no document came out: %s rejected all %s rows (%s)%s",
+        "the run has no document: %s rejected %s, all that entered it (%s)%s",
         empty.stage.name,
-        f"{counts.entered:,}",
+        pluralize(counts.entered, "row"),
         _reasons(counts.rejected),
         _first_detail(DatasetReader(workdir, empty.manifest)),
     )
@@ -258,10 +266,12 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     lines = [""]
     finished = {result.stage.name: result.manifest for result in results}
     if corpus := finished.get("export"):
-        lines.append(f"corpus  {workdir.path('corpus')}  {corpus.counts.left:,} documents, Parquet")
+        documents = pluralize(corpus.counts.left, "document")
+        lines.append(f"corpus  {workdir.path('corpus')}  {documents}, Parquet")
     if tokens := finished.get("tokenize"):
         total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val"))
-        lines.append(f"tokens  {workdir.path('tokens')}  {total:,} tokens, Arrow IPC")
+        num_tokens = pluralize(total, "token")
+        lines.append(f"tokens  {workdir.path('tokens')}  {num_tokens}, Arrow IPC")
     if "report" in finished:
         lines.append(f"report  {workdir.path('report/index.html')}")
     # No next command is of use without documents.
@@ -306,9 +316,9 @@ def _parser(*complete: str) -> CommandParser:
     parser = CommandParser(
         prog="owt run",
         usage="owt run RUN [SETTINGS.toml] [--until STAGE] [--workers N] [FLAGS]",
-        description="Run every stage in order. A finished stage is skipped; an interrupted one\n"
-        "continues at the shard where it stopped; a changed option reruns its stage and those "
-        "after it.",
+        description="Run every stage in order. The command skips finished stages, and continues an "
+        "interrupted stage at the shard where it stopped. If you change an option, its stage and "
+        "the stages after it run again.",
         epilog="examples:\n  owt run runs/2013 config.toml --dumps RS_2013-*.zst --workers 8\n"
         f"{''.join(examples)}"
         "  owt run runs/2013 config.toml --min_tokens 64 --dry_run\n\n"
@@ -317,10 +327,14 @@ def _parser(*complete: str) -> CommandParser:
     )
     config.add_places(parser)
     parser.add_argument(
-        "--until", choices=STAGES, default=LAST, metavar="STAGE", help="the last stage to run"
+        "--until",
+        choices=STAGES,
+        default=LAST,
+        metavar="STAGE",
+        help="last stage to run (default: %(default)s)",
     )
     parser.add_argument(
-        "--dry_run", action="store_true", help="print what would run, and why; run nothing"
+        "--dry_run", action="store_true", help="print which stages would run and why; run nothing"
     )
     config.add_run_flags(parser)
     added_flags: set[str] = set()
@@ -329,7 +343,7 @@ def _parser(*complete: str) -> CommandParser:
             group = parser.add_argument_group(stage.name, stage.help)
             explained = None
         else:
-            about_help = f"more: owt run --until {stage.name} --help"
+            about_help = f"all options: owt run --until {stage.name} --help"
             group = parser.add_argument_group(stage.name, about_help)
             explained = EXPLAINED
         # Stages may share an option, and argparse refuses to add a flag a second time.
@@ -346,7 +360,8 @@ def check_folder(workdir: Storage) -> None:
         is_settings = "/" not in name and name.endswith(".toml")
         if not is_settings and not name.startswith(".") and name != RUN_LOG:
             raise UserError(
-                f"{workdir} is not a run and not empty: it has {name}; give a new folder"
+                f"{workdir} is not a run, and it is not empty: it contains {name}; give a new "
+                "folder"
             )
 
 
@@ -364,7 +379,7 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
         )
     except SettingsError as error:
         raise UserError(
-            f"{error}: it was made by another version; run "
+            f"{error}: another version of the stage wrote it; run "
             f"{command('owt', 'run', workdir)} with your settings"
         ) from error
 

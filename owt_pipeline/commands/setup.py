@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.config import SETTINGS, settings_of, with_values
+from owt_pipeline.config import SETTINGS, read_config, settings_of, with_values
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
@@ -34,8 +34,8 @@ def commented_config(preset: str | None = None) -> str:
     """
     values: dict[str, dict[str, tuple[str, str]]] = {}
     lines = [
-        "# Settings of this run. The flags of a run that succeeds are put here (`owt run --until "
-        "STAGE --help`).",
+        "# Settings of this run. After a successful run, its flags are written into this file.",
+        "# `owt run --until STAGE --help` explains the options of a stage.",
     ]
     if preset:
         values = _preset_values(preset)
@@ -43,7 +43,7 @@ def commented_config(preset: str | None = None) -> str:
     lines += [
         "",
         "[run]",
-        "# processes for CPU-bound work; by default, this machine's cores",
+        "# processes for CPU-bound work (default: this machine's cores)",
         "# workers = 8",
     ]
     tables: dict[str, type] = {}
@@ -89,6 +89,14 @@ def remember(run: Storage, flags_by_stage: Mapping[str, Mapping[str, Any]]) -> N
     if settings_of(run) is None:
         run.write(SETTINGS, with_values(commented_config(), flags_by_stage).encode())
         return
+    try:
+        read_config(run.path(SETTINGS))
+    except UsageError as error:
+        # It was read without an error when the command began.
+        raise UsageError(
+            f"{error}. It was changed during the run: correct it, and run the same command again, "
+            "which puts its flags there"
+        ) from None
     text = run.read(SETTINGS).decode("utf-8-sig")
     changed_text = with_values(text, flags_by_stage)
     if changed_text != text:
@@ -96,7 +104,8 @@ def remember(run: Storage, flags_by_stage: Mapping[str, Mapping[str, Any]]) -> N
 
 
 def _init_flags(parser: CommandParser) -> None:
-    """Write RUN/settings.toml, in which every option is explained, to edit before the first run.
+    """Write RUN/settings.toml with every option, its explanation and its default. Edit the file
+    before the first run.
 
     example:
       owt init runs/2013 --preset webtext
@@ -105,7 +114,9 @@ def _init_flags(parser: CommandParser) -> None:
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
     parser.add_argument(
-        "--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}"
+        "--preset",
+        metavar="NAME",
+        help=f"set the options of a published recipe: {', '.join(preset_names())}",
     )
 
 

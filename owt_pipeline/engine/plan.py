@@ -42,6 +42,7 @@ from owt_pipeline.ledger.dataset import DatasetReader, RecordsReader
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
 from schemas.manifest import FileTable, Manifest, Root, ShardRecord
+from schemas.quantities import pluralize
 
 logger = logging.getLogger("owt")
 
@@ -194,13 +195,14 @@ def _find_records(plan: StagePlan, workdir: Storage) -> None:
         return
     if len(published) > num_shards:
         raise UserError(
-            f"{workdir} has {len(published)} shards of {plan.stage.output}/, but its settings ask "
-            f"for {num_shards}"
+            f"{workdir}/{plan.stage.output} has "
+            f"{pluralize(len(published), 'published shard')}, but "
+            f"the run has only {num_shards}"
         )
     _find_unpublished_records(plan, workdir)
     num_found = sum(record is not None for record in plan.records)
     if plan.is_resumed:
-        plan.cause = f"{num_found} of {num_shards} shards are finished; continuing"
+        plan.cause = f"resuming with {num_found} of {num_shards} shards finished"
     elif manifest is not None and plan.keys[0]:
         plan.cause = _difference(manifest, plan)
 
@@ -331,7 +333,7 @@ def _describe_problems(problems: Mapping[str, str]) -> str:
     path, problem = min(problems.items())
     if len(problems) == 1:
         return f"{path} {problem}"
-    return f"{path} {problem}, and {len(problems) - 1} more files"
+    return f"{path} {problem} (and {pluralize(len(problems) - 1, 'more file')})"
 
 
 def _count_settled(plan: StagePlan) -> int:
@@ -365,18 +367,18 @@ def _difference(manifest: Manifest, plan: StagePlan) -> str:
     """Return the first difference between a published output and the plan, for the log."""
     stage = plan.stage
     if manifest.stage_version != stage.version:
-        return f"the stage's code is of version {stage.version}, was {manifest.stage_version}"
+        return f"version {stage.version} of the stage replaces version {manifest.stage_version}"
     options = stage.key_options(plan.options)
     for name in {**options, **manifest.options}:
         if manifest.options.get(name) != options.get(name):
-            return f"{name} is {options.get(name)!r}, was {manifest.options.get(name)!r}"
+            return f"{name} is now {options.get(name)!r} (was {manifest.options.get(name)!r})"
     if manifest.num_shards != len(plan.keys):
-        return f"{len(plan.keys) - manifest.num_shards} shards were added"
+        return f"{pluralize(len(plan.keys) - manifest.num_shards, 'shard')} added"
     external_inputs = stage.external_inputs(plan.options, manifest.sources)
     sources = key_sources([*external_inputs, *sources_of(stage, plan.root)])
     recorded = key_sources(manifest.sources)
     changed = [source for source in sources if source not in recorded]
     names = sorted({str(source.get("name") or source.get("kind")) for source in changed})
     if names:
-        return f"{', '.join(names[:3])} {'has' if len(names) == 1 else 'have'} changed"
+        return f"inputs changed: {', '.join(names[:3])}"
     return "inputs changed"

@@ -78,8 +78,8 @@ def _check_files(run: StageRun, records: Sequence[ShardRecord]) -> None:
     files = [file for shard in sorted(run.plan.pending) for file in records[shard].files]
     for path, problem in lost_files(run.workdir, files).items():
         raise UserError(
-            f"{run.workdir.path(path)} {problem}, since the stage wrote it: run the same command "
-            f"again"
+            f"another process changed or removed a file while the stage ran: "
+            f"{run.workdir.path(path)} {problem}: run the same command again"
         )
 
 
@@ -183,10 +183,10 @@ def _check_same_bytes(run: StageRun, before: ShardRecord, now: ShardRecord) -> N
     records = run.workdir.path(f"{ledger_of(run.stage.name)}/records")
     file_list = run.workdir.path(run.published.files.path)
     raise UserError(
-        f"shard {before.shard} of {run.stage.output}/ was gone, and has other bytes now that it "
-        f"was made again. Made with {_list_versions(before)}; now {_list_versions(now)}: use those "
-        f"versions, or delete {records} and {file_list} to make the dataset, and those after it, "
-        "anew with the same command"
+        f"shard {before.shard} of {run.stage.output}/ was missing, and the rebuilt shard has other "
+        f"bytes. It was first built with {_list_versions(before)}, and now with "
+        f"{_list_versions(now)}: use the first versions, or delete {records} and {file_list} and "
+        "run the same command again to rebuild this dataset and the datasets after it"
     )
 
 

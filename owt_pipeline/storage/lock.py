@@ -238,9 +238,7 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
                 # The parts notice it themselves.
                 return
             except (OSError, UserError) as error:
-                logger.warning(
-                    "the lock on %s could not be renewed, trying again: %s", workdir, error
-                )
+                logger.warning("could not renew the lock on %s; trying again: %s", workdir, error)
 
     threading.Thread(target=keep, name="lock", daemon=True).start()
     try:
@@ -261,7 +259,8 @@ def _wait_for_end(workdir: Storage) -> bool:
     if holder is not None and _has_ended(holder):
         return True
     logger.warning(
-        "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
+        "%s is in use by %s: waiting %.0f s to see whether it is alive; if that job has ended, "
+        "delete %s",
         workdir, holder, TERM_SECONDS, workdir.path(OBJECT),
     )  # fmt: skip
     end = time.monotonic() + TERM_SECONDS
@@ -306,7 +305,7 @@ def mention_running(workdir: Storage) -> None:
     """Log a warning if a run is at work, for commands that read its folder."""
     if holder := running(workdir):
         logger.warning(
-            "%s is in use by %s: what it has not finished is not there yet", workdir, holder
+            "%s is in use by %s: outputs that it has not finished are not included", workdir, holder
         )
 
 

@@ -101,7 +101,7 @@ def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: 
     assert (code, printed.strip().splitlines()) == (
         2,
         [
-            f"owt: error: {tmp_path}/run: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"
+            f"owt: error: Dataflow's workers cannot read {tmp_path}/run; give a bucket, gs://BUCKET/FOLDER"
         ],
     )
 

@@ -222,7 +222,7 @@ def test_a_job_submitted_after_its_servers_death_continues(
         assert job.launcher.returncode == 1, printed
         said = printed.splitlines()[-1]  # below what Beam's own threads say
         assert said.startswith("owt: error: the job failed"), printed
-        assert said.endswith("; see the runner's log")
+        assert said.endswith(": see the runner's log")
     cluster.start_job_server()
     end = time.monotonic() + 800
     while True:  # refused while the first job, which nobody waits for, is at work

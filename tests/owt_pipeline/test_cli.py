@@ -60,6 +60,17 @@ def test_the_help_of_a_stage_fits_80_columns(
     assert re.search(rf"^  owt run \S+ --until {stage} ", text, re.MULTILINE)
 
 
+def test_names_with_hyphens_stay_whole_in_the_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["run", "--until", "fetch", "--help"])
+    words = capsys.readouterr().out.split()
+    assert "CC-MAIN-2013-20" in words
+    assert "s3://commoncrawl/cc-index/table/cc-main/warc," in words
+
+
 def test_the_usage_and_the_page_list_every_command_and_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -268,9 +279,7 @@ def test_a_missing_run_is_one_message_in_every_command(
     assert main([name, str(missing), *MORE.get(name, [])]) == ExitCode.NOT_FOUND
     out, error = capsys.readouterr()
     assert out == ""
-    assert error.startswith(
-        f"owt: error: {missing} is not a run: no stage has written anything there; "
-    )
+    assert error.startswith(f"owt: error: {missing} is not a run: it has no ledger/manifest.json; ")
     assert error.count("\n") == 1
     assert not missing.exists()
 
@@ -286,8 +295,8 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     asked = ["--links", os.devnull] if command == "run" else [texts]
     refused = ask_owt(command, home, *asked, "--workers", 1, code=1)
     assert (
-        f"{home} is not a run and not empty: it has photos/holiday.jpg; give a new folder"
-        in refused
+        f"{home} is not a run, and it is not empty: it contains photos/holiday.jpg; give a new "
+        "folder" in refused
     )
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
@@ -350,8 +359,8 @@ def test_a_run_without_a_document_ends_with_1_and_the_cause(
     other.write_bytes(record)
     output = ask_owt("run", tmp_path / "run", config, "--workers", 1, "--pages_from", other, code=1)
     assert "next:" not in output
-    assert "no document came out: fetch rejected all " in output.strip().splitlines()[-1]
-    assert "no document came out" in ask_owt(
+    assert "the run has no document: fetch rejected " in output.strip().splitlines()[-1]
+    assert "the run has no document" in ask_owt(
         "run", tmp_path / "run", config, "--until", "fetch", "--pages_from", other, code=1
     )
 

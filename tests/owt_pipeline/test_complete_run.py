@@ -23,9 +23,9 @@ from tests.owt_pipeline.runs import (
     copy_of,
     differing,
     manifest_of,
-    owt,
     run_owt,
     snapshot,
+    start_owt,
 )
 
 KILLS = 10
@@ -76,10 +76,10 @@ def test_a_rerun_does_nothing_and_an_option_what_it_must(
         "runs",
         *"3 of 3".split(),
         rows,
-        *"min_tokens is 100, was 64".split(),
+        *"min_tokens is now 100 (was 64)".split(),
     ]
     again = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
-    assert "min_tokens is 100, was 64; 3 of 3 shards run" in again
+    assert "min_tokens is now 100 (was 64); running 3 of 3 shards" in again
     assert [
         line.split()[3] for line in again.splitlines() if line.startswith(tuple(STAGES)[:3])
     ] == ["finished"] * 3
@@ -99,14 +99,7 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
     expected, rng, killed, finished = snapshot(small_run), random.Random(30), 0, 0
     while killed < KILLS:
         run = Storage(f"{place}/run-{finished}")
-        command = owt("run", run, small_config, "--workers", 1 + finished % 2)
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
+        with start_owt("run", run, small_config, "--workers", 1 + finished % 2) as process:
             try:
                 _, said = process.communicate(timeout=rng.uniform(0.5, 5.0))
             except subprocess.TimeoutExpired:

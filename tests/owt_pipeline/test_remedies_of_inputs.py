@@ -94,7 +94,7 @@ def test_a_text_in_another_charset_is_converted(tmp_path: Path) -> None:
     path, run = tmp_path / "letter.txt", tmp_path / "run"
     path.write_bytes("Ein schöner Brief.".encode("latin-1"))
     _, output = attempt(["import", run, path])
-    assert "import: no documents imported; " in output, output
+    assert "import: imported no document; " in output, output
     rejects = re.search(r"imported; (\S+) lists the reasons", output)
     assert rejects is not None
     (table,) = [
@@ -418,7 +418,7 @@ def test_documents_of_the_same_text_are_named_too(tmp_path: Path) -> None:
     takedowns = tmp_path / "list.txt"
     takedowns.write_text("https://h.example/0\n")
     _, output = attempt(["forget", run, takedowns, "--workers", "1"])
-    if others := re.search(r"have the same text and stay: (\S+); name them too", output):
+    if others := re.search(r"with the same text: (\S+); add them to the list", output):
         takedowns.write_text(f"{others[1]}\n")
         assert attempt(["forget", run, takedowns, "--workers", "1"])[0] == 0
     assert manifest_of(run, "corpus").counts.left == 0

@@ -80,7 +80,7 @@ def test_a_takedown_holds_at_once_in_a_half_added_generation(
     if until:
         ask_owt("run", run, "--until", until)
     said = ask_owt("verify", run)
-    assert "were added since" in said
+    assert " new shard" in said
     forgotten = min(corpus_urls(run))
     (tmp_path / "list.txt").write_text(f"{forgotten}\n")
     others = corpus_urls(run) - {forgotten}
@@ -92,7 +92,7 @@ def test_a_takedown_holds_at_once_in_a_half_added_generation(
     ask_owt("run", run)
     assert len(corpus_urls(run)) == 8 + len(_ADDED) - 1
     assert manifest_of(run, "tokens").num_shards == 4
-    assert "were added since" not in ask_owt("verify", run)
+    assert " new shard" not in ask_owt("verify", run)
 
 
 _OPTION_BY_STAGE = {
@@ -284,7 +284,7 @@ def test_why_does_not_guess_what_lost_rejects_said(run: Path, dataset: str, tmp_
     shutil.rmtree(rejects)
     said = ask_owt("why", run, url)
     assert "have not run" not in said
-    assert any(f"{path} is gone" in said for path in paths) == ("its tokens are" not in said)
+    assert any(f"{path} is missing" in said for path in paths) == ("its tokens are" not in said)
     ask_owt("run", run, *options, code=int(dataset == "clean"))
     assert "rejected by" in ask_owt("why", run, url)
 
@@ -301,8 +301,8 @@ def test_printed_commands_can_be_pasted(finished_run: Path, tmp_path: Path, name
     assert str(command("owt", "run", run)) == f"`owt run {shlex.quote(str(run))}`"
     os.truncate(next((run / "corpus").glob("part-*")), 9)
     said = ask_owt("verify", run, code=1)
-    assert f"`owt verify {shlex.quote(str(run))} --repair` removes them" in said
-    assert f"`owt run {shlex.quote(str(run))}` makes them again" in said
+    assert f"run `owt verify {shlex.quote(str(run))} --repair` to remove damaged files" in said
+    assert f"then `owt run {shlex.quote(str(run))}` to rebuild them" in said
     ask_owt("verify", run, "--repair", code=1)
     ask_owt("run", run)
     assert "no problems found" in ask_owt("verify", run)
@@ -335,7 +335,7 @@ def test_a_takedown_from_a_shard_whose_corpus_is_lost(
     (tmp_path / "list.txt").write_text(f"{forgotten}\n")
     said = ask_owt("forget", run, tmp_path / "list.txt", code=int(loss == "and clean"))
     if loss == "and clean":
-        (remedy,) = re.findall(r"`owt ([^`]+)` makes it again", said)
+        (remedy,) = re.findall(r"run `owt ([^`]+)` to rebuild it", said)
         ask_owt(*shlex.split(remedy))
     assert corpus_urls(run) == expected
     assert "no problems found" in ask_owt("verify", run)
@@ -361,7 +361,7 @@ def test_a_lost_list_of_files_after_a_takedown(
         add_generation(run)
     elif dataset == "documents":
         said = ask_owt("run", run, code=1)
-        (remedy,) = re.findall(r"`owt ([^`]+)` with the same files makes it again", said)
+        (remedy,) = re.findall(r"run `owt ([^`]+)` with the same files to rebuild it", said)
         ask_owt(*shlex.split(remedy), finished_run.parent / "first.jsonl", "--num_shards", 2)
     ask_owt("run", run)
     assert (run / manifest_of(run, dataset).files.path).exists()

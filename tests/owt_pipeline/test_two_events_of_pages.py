@@ -128,8 +128,8 @@ def test_why_names_the_lost_rejects_of_pages(run: Path, stage: str) -> None:
     # Without the rejects of collect, nothing of the URL is left.
     lost = ask_owt("why", run, url, code=3 if stage == "collect" else 0)
     assert "have not run" not in lost
-    said_to_be_gone = [f"{path} is gone" in lost for path in paths]
-    assert any(said_to_be_gone) or (stage == "collect" and "which has lost files" in lost)
+    names_missing_file = any(f"{path} is missing" in lost for path in paths)
+    assert names_missing_file or (stage == "collect" and "Files of the run are missing" in lost)
     ask_owt("run", run, "--workers", 1)
     assert ask_owt("why", run, url) == said
 

@@ -63,9 +63,9 @@ def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrit
 
 
 class Clean(Stage):
-    """Repair each document's text, title, author and site name; reject documents that are too
-    short, in another language, or fail a filter. Every document's signals are a column, so that
-    you can choose thresholds afterwards.
+    """Repair each document's text, title, author and site name. Reject documents that are too
+    short, in another language, or fail a filter. The column `signals` has what the filters
+    measure, so that you can choose thresholds afterwards.
     """
 
     name = "clean"
@@ -80,8 +80,9 @@ class Clean(Stage):
     def key_options(self, options: Options) -> dict[str, Any]:
         """Return the options that shape the bytes, by name.
 
-        A filter without signals of its own changes nothing while it is off. Its thresholds are
-        left out then, so a new filter of this kind does not change the keys of finished shards.
+        A filter that limits the signals of another filter (`measured_by`) writes no signals. While
+        it is off, its thresholds do not shape any bytes, so they are left out. A new filter of this
+        kind then does not change the keys of finished shards.
         """
         shaping = super().key_options(options)
         for name, thresholds in BUILT_IN.items():
@@ -109,8 +110,8 @@ class Clean(Stage):
         for size in sizes_of(evaluation_sets(options.decontaminate), options):
             if size.num_short:
                 logger.warning(
-                    "clean: %s of the %s texts in %s have fewer than %s words, and cannot be found "
-                    "in documents",
+                    "clean: %s of the %s texts in %s have fewer than %s words, so documents that "
+                    "contain them are not rejected",
                     f"{size.num_short:,}",
                     f"{size.num_texts:,}",
                     size.uri,

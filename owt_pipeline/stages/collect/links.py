@@ -118,14 +118,16 @@ class LinkTable(SourceKind):
     def find(
         self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, str]:
-        """Return the name of each table, with the folders below the one that all have in common.
+        """Return the name of each table, by its URI.
 
-        A recorded table keeps its name. A new table whose name is taken is named by its path.
+        A name is the path below the folder that all tables have in common. A recorded table keeps
+        its name. A new table whose name is taken is named by its URI.
         """
         tables, left_out = named_files(options.links, "collect", known=recorded_by_uri)
         if left_out:
             logger.warning(
-                "collect: files of folders left out, name them to read them: %s",
+                "collect: skipped files of folders that are not tables; name a file itself to "
+                "read it: %s",
                 ", ".join(left_out[:_MAX_FILES_SHOWN]),
             )
         recorded_names: dict[str, str] = {}

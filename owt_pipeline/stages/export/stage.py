@@ -37,9 +37,9 @@ def _manifests_before(root: Root) -> dict[str, Manifest]:
 
 
 class Export(Stage):
-    """Write the corpus: the clean documents without those that duplicates/ removes. After a
-    change of these options, only export runs again. Documents named by owt forget are left out.
-    ledger/corpus/README.md is the dataset card.
+    """Write the corpus: the documents of clean/ without the duplicates, and without documents that
+    `owt forget` has removed. A change of these options reruns export and the stages after it, but
+    not dedupe. The dataset card is ledger/corpus/README.md.
     """
 
     name = "export"

@@ -68,7 +68,7 @@ def _changed_limits(root: Root) -> dict[str, dict[str, Any]]:
 
 class Report(Stage):
     """Write the run's statistics: report/index.html, a self-contained web page, and
-    report/stats.json, all of its figures.
+    report/stats.json with all figures of that page.
     """
 
     name = "report"
@@ -78,7 +78,7 @@ class Report(Stage):
     kinds = ("data", "rejects")
     output = "report"
     options = Options
-    version = 14
+    version = 15
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --sample_documents 50"

@@ -76,7 +76,7 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
     printed = capsys.readouterr().out
     counts = manifest_of(small_run, "corpus").counts
     assert printed.startswith(
-        f"{counts.left:,} documents, in {count_files(small_run)} files, to hf://{NAME}\n"
+        f"{counts.left:,} documents in {count_files(small_run)} files, to hf://{NAME}\n"
     )
     assert printed.endswith("Nothing was sent: repeat the command with --yes to send it.\n")
     for reason, count in counts.rejected.items():
@@ -92,7 +92,7 @@ def test_the_corpus_is_published_and_again_after_a_takedown(
     with hub_server() as hub:
         hub.commits_left = 0
         words = ("--yes", "--contact", "web@example.org")
-        assert "the same command continues" in published(hub, run, *words, code=1)
+        assert "run the same command again" in published(hub, run, *words, code=1)
         assert not hub.commits
         hub.commits_left = None
         sent = set(hub.objects)
@@ -217,7 +217,7 @@ def test_a_takedown_that_is_only_on_the_list_is_not_published(
         assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
         assert not hub.commits
     assert verify.main([str(run)]) != 0
-    again = f"the takedowns have changed since this was made: run `owt run {run}`"
+    again = f"the list of takedowns has changed since corpus/ was built: run `owt run {run}`"
     assert again in capsys.readouterr().out
 
 
@@ -246,7 +246,7 @@ def test_a_list_of_urls_holds_nothing_of_the_pages(
 def test_a_token_that_is_refused_is_one_line(small_run: Path, published: Run) -> None:
     with hub_server() as hub:
         said = published(hub, small_run, "--yes", code=1, HF_TOKEN="hf_wrong")
-    assert re.search(rf"hf://{NAME}: .*401.*`hf auth login` asks for a token", said)
+    assert re.search(rf"hf://{NAME}: .*401.*run `hf auth login` to enter a token", said)
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(
@@ -258,7 +258,8 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     assert publish.main([str(small_run), f"hf://{NAME}", "--yes"]) == 1
     assert re.search(
-        rf"hf://{NAME}: .*; the same command continues$", capsys.readouterr().err.strip()
+        rf"hf://{NAME}: .*; run the same command again to continue$",
+        capsys.readouterr().err.strip(),
     )
 
 

@@ -219,9 +219,11 @@ def test_the_remedy_for_a_shard_with_other_bytes_works(
     monkeypatch.setattr("schemas.manifest.Counts.balanced", True)
     assert rerun(small_config, run) == 1
     output = capsys.readouterr().err
-    assert f"shard {int(missing.name[5:10])} of corpus/ was gone, and has other bytes now" in output
+    assert (
+        f"shard {int(missing.name[5:10])} of corpus/ was missing, and the rebuilt shard" in output
+    )
     assert output.count("jinja2 ") == 2
-    advised = re.search(r"or delete (\S+) and (\S+) to make the dataset", output)
+    advised = re.search(r"or delete (\S+) and (\S+) and run the same command again", output)
     assert advised is not None
     shutil.rmtree(advised[1])
     Path(advised[2]).unlink()

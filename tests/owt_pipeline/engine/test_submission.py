@@ -1,4 +1,4 @@
-"""What is checked before a job is sent to a cluster, and what a job that has failed there says."""
+"""Checks before a job is sent to a cluster, and the message of a job that has failed there."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ BUCKET = Storage("/run")
         (
             ["--runner=PortableRunner", f"--job_endpoint={NOBODY}", *WORKERS],
             UserError,
-            f"{NOBODY}: nothing answers",
+            f"{NOBODY}: no server responds",
         ),
         (
             ["--runner=FlinkRunner", f"--flink_master={NOBODY}", *WORKERS],
             UserError,
-            f"--flink_master {NOBODY}: nothing",
+            f"--flink_master {NOBODY}: no server responds",
         ),
         (
             ["--runner=SparkRunner", f"--spark_master_url=spark://{NOBODY}"],
             UserError,
-            f"spark://{NOBODY}: nothing",
+            f"spark://{NOBODY}: no server responds",
         ),
     ],
     ids=range(6),  # the port is another one in each process
@@ -82,7 +82,7 @@ def test_local_masters_keep_workers_between_shuffles() -> None:
 def test_a_job_that_has_failed_without_an_outcome_is_one_line() -> None:
     error = failure(RuntimeError("Pipeline job-1 failed in state FAILED: no slots\n\tat x.java"))
     assert str(error) == (
-        "the job failed (RuntimeError: Pipeline job-1 failed in state FAILED: no slots at x.java); "
+        "the job failed (RuntimeError: Pipeline job-1 failed in state FAILED: no slots at x.java): "
         "see the runner's log"
     )
 

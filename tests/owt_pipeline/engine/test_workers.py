@@ -1,4 +1,4 @@
-"""No process, page or signal leaves anything behind: children end with their parent, and say how
+"""No process, page or signal leaves anything behind: children end with their parent, and report how
 they ended."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from owt_pipeline import progress
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, died
 from owt_pipeline.errors import UserError, WorkerError
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.runs import owt
+from tests.owt_pipeline.runs import start_owt
 
 _WORK = """
 import sys
@@ -112,33 +112,30 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
     finally:
         for pid in processes_of(own_temporary_folder):
             os.kill(pid, signal.SIGKILL)
-        _, said = process.communicate()
+        _, output = process.communicate()
     expected = {
         signal.SIGKILL: (-signal.SIGKILL, ""),
         signal.SIGTERM: (143, "owt: error: terminated; run the same command again to continue\n"),
         signal.SIGINT: (130, "owt: error: interrupted; run the same command again to continue\n"),
     }
-    assert (code, said) == expected[number]
+    assert (code, output) == expected[number]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_owt_and_says_so(
+def test_a_signal_ends_owt_with_a_message(
     small_config: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     run = tmp_path / "run"
-    with subprocess.Popen(
-        owt("run", run, small_config, "--workers", 2), stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as process:  # fmt: skip
+    with start_owt("run", run, small_config, "--workers", 2) as process:
         deadline = time.monotonic() + 60
         while not list(run.glob("ledger/*/work")) and time.monotonic() < deadline:
             time.sleep(0.02)
         # A terminal sends the signal to the whole group, and so does a service manager.
         os.killpg(process.pid, number)
-        _, said = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == code
-    assert said.splitlines()[-1].endswith("; run the same command again to continue")
-    assert "Traceback" not in said
+    assert output.splitlines()[-1].endswith("; run the same command again to continue")
+    assert "Traceback" not in output
 
 
 def give_back(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -194,7 +191,7 @@ def kill_self(_: pa.RecordBatch) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_as_asked(shard: int) -> None:
+def end_by_shard(shard: int) -> None:
     progress.advance(1)
     if shard == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -210,7 +207,7 @@ def end_as_asked(shard: int) -> None:
 @pytest.mark.parametrize(
     ("shard", "message"),
     [
-        (1, "a worker process was killed, as the kernel does when memory is used up"),
+        (1, "a worker process was killed, probably by the kernel because memory is used up"),
         (2, "killed by SIGSEGV"),
         (3, "memory is used up: use fewer --workers"),
     ],
@@ -219,11 +216,11 @@ def test_a_worker_that_dies_at_a_shard_is_a_clear_error(shard: int, message: str
     pool = WorkerPool(2)
     try:
         with pytest.raises((UserError, WorkerError), match=message):
-            if isinstance(death := pool.submit(end_as_asked, shard).result(), WorkerDied):
+            if isinstance(death := pool.submit(end_by_shard, shard).result(), WorkerDied):
                 raise died(death)
         with progress.step("work", shards=2, rows=2):
             for number in (0, 4):
-                pool.submit(end_as_asked, number).result()
+                pool.submit(end_by_shard, number).result()
             assert progress._current is not None
             assert progress._current.rows_done == 2
     finally:
@@ -294,7 +291,7 @@ import pyarrow as pa
 from owt_pipeline.engine.workers import WorkerPool, start_server
 from tests.owt_pipeline.engine.test_workers import has_colorsys
 
-start_server({needed})
+start_server({preloads})
 pool = WorkerPool(1)
 [(_, found)] = pool.map(has_colorsys, [pa.record_batch({{"a": [1]}})])
 print(found)
@@ -312,7 +309,7 @@ def load_colorsys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needed", "expected"),
+    ("preloads", "expected"),
     [
         ([], "False"),
         (
@@ -325,8 +322,8 @@ def load_colorsys() -> None:
         ),
     ],
 )
-def test_workers_are_forked_with_preloads_that_exist(needed: list[str], expected: str) -> None:
-    script = _PRELOADING.format(needed=needed)
+def test_workers_are_forked_with_preloads_that_exist(preloads: list[str], expected: str) -> None:
+    script = _PRELOADING.format(preloads=preloads)
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True
     )

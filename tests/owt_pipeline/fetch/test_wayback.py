@@ -140,8 +140,7 @@ def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
 def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls: Write) -> None:
     names = (
         "fine withheld teapot down welcome broken message cut other image lost busy moved strays "
-        "leaves circles pdf "
-        "large silent gzip damaged absent"
+        "leaves circles pdf large silent gzip damaged absent"
     ).split()
     for name in names[:-1]:
         wayback.add(name)
@@ -231,7 +230,8 @@ def test_an_archive_that_asks_for_hours_stops_the_run(wayback: Wayback, write_ur
     )
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
     with pytest.raises(
-        UserError, match=r"asks for a wait of 7,200 s \(status 429\): run the same command again"
+        UserError,
+        match=r"asks for a wait of 7,200 s \(status 429\): wait that long, then run the same",
     ):
         wayback.fetch(runtime, wayback_connections=1)
     assert len(wayback.seen) == 9

@@ -4,6 +4,7 @@ act in it."""
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
@@ -16,8 +17,10 @@ import pytest
 from lxml import html
 
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.report.page import largest_losses, numeric_columns, stages
+from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.report.page import HINTS, largest_losses, numeric_columns, stages
 from owt_pipeline.stages.report.tables import figure_names
+from schemas import Reason
 from tests.owt_pipeline.report.test_figures import rows_of
 from tests.owt_pipeline.runs import ask_owt
 
@@ -27,6 +30,15 @@ SECTIONS = ("funnel", *FIGURES, "documents", "dropped", "removals", "settings")
 
 def sections_of(page: str) -> list[str]:
     return html.fromstring(page).xpath("//section/@id")
+
+
+def test_hints_name_reasons_and_flags_that_exist() -> None:
+    names = set()
+    for stage in STAGES.values():
+        names.update(field.name for field in dataclasses.fields(stage.options))
+    for reason, hint in HINTS.items():
+        assert Reason.of(reason).description
+        assert set(re.findall(r"--(\w+)", hint)) <= names, hint
 
 
 def test_the_page_is_small_complete_and_alone(small_run: Path) -> None:

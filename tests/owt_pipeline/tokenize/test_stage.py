@@ -178,7 +178,7 @@ def test_documents_that_a_tokenizer_cannot_write_stop_it(
     tmp_path: Path, kind: dict[str, bool], bad: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, texts = tokenizer_of(tmp_path / "t.json", **kind), ["abcd ab"] * 9 + [bad]
-    said = "1 documents (10.0%) are not what their tokens decode to"
+    said = "changes 1 document (10.0%): it"
     with pytest.raises(UserError, match=rf"{re.escape(said)}.*--max_changed_share"):
         tokenized(tmp_path / "run", Options(name), texts=texts)
     manifest = tokenized(tmp_path / "run", Options(name, max_changed_share=0.1), texts=texts)
@@ -220,7 +220,7 @@ def test_a_hub_tokenizer_is_fetched_once_and_cached(
             workdir / manifest.properties["tokenizer"]["file"]
         ).read_bytes() == encodings.gpt2_tokenizer_json()
         said = tokenize(workdir, hub, tmp_path / "home", "some/other", code=1)
-        assert "tokenizer some/other: no file of this name" in said
+        assert "tokenizer some/other: there is no such file" in said
     drop(workdir, "tokens")
     tokenize(workdir, hub, tmp_path / "home", "some/model")
     assert manifest_of(workdir, "tokens").digest == manifest.digest
