@@ -48,7 +48,8 @@ ELSEWHERE = {
     | {"nanochat/dataset.py"}
     | {"megatron/core/datasets/indexed_dataset.py", "preprocess_data.py", "pretrain_gpt.py"}
     | {"schemas.py"},  # a module of a user's program
-    "module": {"schemas.py", "trainer.NAME"},
+    "module": {"schemas.py", "trainer.NAME"}
+    | {"owt_pipeline.stages.fetch.archives.library:LibraryClient"},  # an example's
     "program": {"trainer.NAME"},
     "table": {"x", "x.y"},  # any table
     "command": {
@@ -59,6 +60,7 @@ ELSEWHERE = {
         "is",
         "needs",
         "without",
+        "writes",
     },  # "every owt command"
     "flag": {"version"}  # of `owt` itself
     | {"no_", "no_x", "flag"}  # any flag
@@ -81,13 +83,19 @@ ELSEWHERE = {
     "name": {"AIRFLOW_VAR_OWT_PYTHON", "AIRFLOW__CORE__DAGS_FOLDER"}
     | {"AWS_SESSION_TOKEN", "AbortIncompleteMultipartUpload"}  # Amazon
     | {"FLEX_TEMPLATE_PYTHON_PY_FILE", "GOOGLE_APPLICATION_CREDENTIALS"}  # Google
+    | {"GOOGLE_BEARER_TOKEN"}  # obstore
     | {"DATA_DIR"}  # nanochat
     | {"PIP_INDEX_URL", "UV_DEFAULT_INDEX"}
     | {"RequiresStableInput"}  # Beam
     | {"clean_page"}  # TensorFlow Datasets
     | {"openwebtext_longbiased"}  # ConnorJL's GPT2
-    | {"name_by_id", "sorted_ids"}  # examples of names
-    | {"codeLine_x8a", "language_CODE", "mainNav"},  # samples of names in pages and of a file
+    | {"name_by_id", "sorted_ids", "library_collection"}  # examples of names
+    | {
+        "PhD",
+        "codeLine_x8a",
+        "language_CODE",
+        "mainNav",
+    },  # samples of names in pages and of a file
 }
 
 

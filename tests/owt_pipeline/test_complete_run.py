@@ -23,9 +23,9 @@ from tests.owt_pipeline.runs import (
     copy_of,
     differing,
     manifest_of,
-    owt,
     run_owt,
     snapshot,
+    start_owt,
 )
 
 KILLS = 10
@@ -99,14 +99,7 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
     expected, rng, killed, finished = snapshot(small_run), random.Random(30), 0, 0
     while killed < KILLS:
         run = Storage(f"{place}/run-{finished}")
-        command = owt("run", run, small_config, "--workers", 1 + finished % 2)
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
+        with start_owt("run", run, small_config, "--workers", 1 + finished % 2) as process:
             try:
                 _, said = process.communicate(timeout=rng.uniform(0.5, 5.0))
             except subprocess.TimeoutExpired:
