@@ -96,7 +96,7 @@ def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: 
     dump = jobs.config.parent / "RS_real.zst"
     code, printed = sent.run("local-dump", f"{sent.cloud.bucket}/local-dump", f"--dumps={dump}")
     assert code == 2
-    assert f"collect: dumps: {dump} is a path of this machine" in printed
+    assert f"Dataflow's workers cannot read the local path {dump}" in printed
     code, printed = sent.run("local", str(tmp_path / "run"))
     assert (code, printed.strip().splitlines()) == (
         2,

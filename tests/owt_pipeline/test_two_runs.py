@@ -158,7 +158,7 @@ def test_a_lost_root_is_restored_from_its_copy(
         assert caplog.text == ""
     run.write(ROOT, b"{")
     run.write(COPY, b"{")
-    with pytest.raises(UserError, match="and so is its copy"):
+    with pytest.raises(UserError, match="and its copy are damaged"):
         read_root(run)
 
 
