@@ -1,6 +1,6 @@
 """Which extractor and which filter give the text that trains the better model.
 
-    .venv/bin/python benchmarks/ablation.py --folder DIR [--tokens 600000] [--seeds 3]
+    .venv/bin/python benchmarks/ablation.py --folder DIR [--tokens 300000] [--seeds 3]
 
 Six corpora are made from the same pages by `owt run`: two extractors, ours and trafilatura, each
 with no filter, with `lines`, and with `fineweb`. Only these two settings differ. The pages are
@@ -74,7 +74,7 @@ def main() -> int:
         "--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data"
     )
     parser.add_argument(
-        "--tokens", type=int, default=600_000, metavar="N", help="bytes that a model reads"
+        "--tokens", type=int, default=300_000, metavar="N", help="bytes that a model reads"
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="models of each corpus")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="read every Nth page")

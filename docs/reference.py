@@ -153,6 +153,12 @@ file in the table of its stage. A flag sets the option in each stage that has it
 """
 
 
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a help text, which may go on in the next line."""
+    sentence, _, _ = " ".join(text.split()).partition(". ")
+    return f"{sentence.rstrip('.')}."
+
+
 def _page(program: str) -> str:
     """Return the name of the page of a program of the trainer."""
     return f"trainer-{program.rpartition('.')[2]}"
@@ -165,7 +171,7 @@ def main() -> None:
     pages = {stage.name: options_of_stage(stage) for stage in PAGES}
     pages |= {_page(name): options_of_trainer(name, options) for name, options in TRAINER.items()}
     index = INDEX + "".join(
-        f"| [{stage.name}]({stage.name}.md) | {stage.help.splitlines()[0]} |\n" for stage in PAGES
+        f"| [{stage.name}]({stage.name}.md) | {_first_sentence(stage.help)} |\n" for stage in PAGES
     )
     index += "".join(f"| [python -m trainer.{name}]({_page(name)}.md) | |\n" for name in TRAINER)
     toctree = "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"

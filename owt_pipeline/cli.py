@@ -16,13 +16,13 @@ from schemas.settings import ExitCode, did_you_mean
 COMMANDS = {
     "run": (
         "commands.run",
-        "run every stage in order, skipping finished ones; --dry_run says what would run",
+        "run every stage in order, skipping finished ones; --dry_run only prints the plan",
     ),
     "demo": ("demo.command", "run the complete job offline, on a small web that it serves itself"),
     "init": ("commands.setup", "write the settings of a run, with comments"),
     "import": (
         "commands.import_text",
-        "your own text (JSONL, Parquet, plain text), in place of Reddit and the web",
+        "import your own text (JSONL, Parquet, plain text) instead of fetching web pages",
     ),
     "train-tokenizer": ("commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
     "verify": (
@@ -33,7 +33,7 @@ COMMANDS = {
     "why": ("commands.why", "show what happened to a URL at every stage"),
     "sample-documents": (
         "commands.sample_documents",
-        "print random documents, kept or rejected, to read",
+        "print random documents, kept or rejected, for you to read",
     ),
     "forget": ("commands.forget", "remove documents from the corpus and the tokens"),
     "publish": (
@@ -43,7 +43,7 @@ COMMANDS = {
     "page": ("commands.page", "print the main text of a page: a file, or standard input"),
     "near-duplicates": (
         "commands.near_duplicates",
-        "find which records of your files repeat which, each case verified",
+        "find the records of your files that repeat another record; each pair is verified",
     ),
 }
 """The module of each command, and its line in the usage."""
@@ -106,19 +106,19 @@ Rebuild OpenWebText: from Reddit submissions to token shards for training.
 commands:
 {commands}
 
-the stages of a run, in order; `owt run RUN --until STAGE` ends with one:
+the stages of a run, in order; `owt run RUN --until STAGE` stops after one:
   collect, fetch, extract, clean, dedupe, export, tokenize, report
 
 exit codes:
 {codes}
 
 examples:
-  owt demo                                   see all of it at work
-  owt init run --preset openwebtext          run/settings.toml, to edit
-  owt run run --dumps RS_*.zst               from the dump to the tokens
-  owt why run https://example.org/article    what happened to a page
+  owt demo                                   try the whole pipeline offline
+  owt init run --preset openwebtext          write run/settings.toml, to edit
+  owt run run --dumps RS_*.zst               build tokens from a Reddit dump
+  owt why run https://example.org/article    show what happened to a page
 
-`owt COMMAND --help` explains a command with an example."""
+`owt COMMAND --help` explains a command and shows an example."""
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
         return complain(f"a worker process failed:\n{error}")
     except LedgerError as error:
         return complain(
-            f"{error}. This is a bug of the stage: please report it with the input that shows it"
+            f"{error}. This is a bug in the stage: please report it with the input that causes it"
         )
     except Exception as error:
         if not is_out_of_memory(error):

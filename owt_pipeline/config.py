@@ -242,7 +242,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         "settings",
         nargs="?",
         metavar="SETTINGS.toml",
-        help="settings (default: settings.toml of the folder)",
+        help="settings of the run (default: settings.toml in the folder)",
     )
 
 
@@ -252,7 +252,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--add",
         action="store_true",
-        help="add sources that the run does not have yet, as another generation",
+        help="add the sources that the run does not have yet, as a new generation",
     )
     group.add_argument(
         "--workers",

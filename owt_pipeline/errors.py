@@ -80,6 +80,7 @@ def explain_os_error(error: OSError) -> str:
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
     file = ""
+    # OSError.filename is None for errors of file descriptors.
     if error.filename:
         file = f" {error.filename}"
     target = file or " a shard"
@@ -89,7 +90,7 @@ def explain_os_error(error: OSError) -> str:
             problem = "the quota is used up"
         return f"{problem}, writing{target}: free some space and run the same command again"
     if error.errno == errno.EROFS:
-        return f"the disk is read-only, writing{target}: mount it so that it is not"
+        return f"the disk is read-only, writing{target}: mount it writable"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"no permission to open{file}: check its owner and mode"
     if error.errno == errno.ENOENT:

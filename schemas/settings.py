@@ -182,6 +182,10 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
             paragraphs.append("\n".join(indent + line for line in lines))
         return "\n\n".join(paragraphs)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Break a flag's help. Names with hyphens stay whole, so that they can be copied."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:
             return super()._format_action_invocation(action)
@@ -358,8 +362,11 @@ class ExitCode(IntEnum):
     DONE = 0, "done; for `owt verify`: no problems found"
     ERROR = 1, "an error, in one line; for `owt verify`: problems found"
     USAGE = 2, "wrong usage: an unknown command, flag or setting, or a value that is not allowed"
-    NOT_FOUND = 3, "not found: the folder is not a run, or has no such URL, dataset or document"
-    RUNNING = 4, "a job on a cluster works on the run; the same command shows its result later"
-    INTERRUPTED = 130, "interrupted (Ctrl-C); the same command continues where it stopped"
+    NOT_FOUND = (
+        3,
+        "not found: the folder is not a run, or has no such URL, dataset or document",
+    )
+    RUNNING = 4, "a job is running on a cluster; run the same command later to see its result"
+    INTERRUPTED = 130, "interrupted (Ctrl-C); run the same command again to continue"
     NO_READER = 141, "the reader of the output has ended, as in `owt ls ... | head`"
-    TERMINATED = 143, "terminated (SIGTERM); the same command continues where it stopped"
+    TERMINATED = 143, "terminated (SIGTERM); run the same command again to continue"

@@ -18,9 +18,9 @@ _DESCRIPTIONS = (
 )
 
 _VERBS = (
-    "add|ask|check|choose|convert|correct|delete|download|edit|fetch|free|give|install|leave|make|"
-    "mount|move|name|raise|rename|repeat|restore|run|save|see|set|start|take|tokenize|try|turn|use|"
-    "write"
+    "add|ask|check|choose|convert|copy|correct|delete|download|edit|fetch|free|give|hf|install|"
+    "leave|make|mount|move|name|raise|rename|repeat|restore|run|save|see|set|start|take|tokenize|"
+    "try|turn|use|write"
 )
 # A verb that begins a clause: "...: run X", "..., or delete Y", "... Use Z".
 _ADVICE = re.compile(
@@ -46,14 +46,13 @@ _EXPLAINS = (
     "CommandParser",
     "compile",
 )
-_EXAMPLES = ("example", "_EXAMPLES", "help", "COMMANDS", "_USAGE")
+_EXAMPLES = ("example", "_EXAMPLES", "help", "COMMANDS", "MODELS", "_USAGE")
 
 
 def advising_messages(repository: Path) -> dict[str, str]:
     """Return each message that advises something, with its file and line.
 
-    `{}` stands for an interpolated value, and `{command}` for a complete command line. A message of
-    the trainer is returned only if it names a command of the pipeline.
+    `{}` stands for an interpolated value, and `{command}` for a complete command line.
     """
     place_by_message = {}
     for package in PACKAGES:
@@ -64,8 +63,6 @@ def advising_messages(repository: Path) -> dict[str, str]:
             for line, text in _texts(ast.parse(path.read_text(encoding="utf-8"))):
                 is_sql = "SELECT" in text or text.startswith("SET ")
                 if " " not in text or is_sql or not _ADVICE.search(text):
-                    continue
-                if package == "trainer" and "`owt " not in text:
                     continue
                 place_by_message[text] = f"{name}:{line}"
     return place_by_message

@@ -313,9 +313,11 @@ def known_entries(
     for name in sorted(entries.keys() - fields):
         value = entries[name]
         if not _is_ignorable(name, value):
+            remedy = "use the version that wrote it"
+            if cls is TrainConfig:
+                remedy += ", or start a new run with --init_from"
             raise SettingsError(
-                f"{where}: this version has no setting {name}, which was {value}; use the version "
-                f"that wrote it, or start a new run with --init_from"
+                f"{where}: this version has no setting {name}, which was {value}; {remedy}"
             )
         say(f"{where}: the setting {name}, which was {value}, does not exist any more")
     return {name: value for name, value in entries.items() if name in fields}

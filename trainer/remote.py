@@ -27,6 +27,8 @@ _MAX_CHARACTERS = 240  # of a client's error
 _FIGURES = ("metrics.jsonl", "training.html")
 # Between commits of the figures at the Hub, apart from those with a checkpoint.
 _MINUTES_BETWEEN_COMMITS = 10
+# Where a run can be sent, apart from a folder.
+PUBLISHABLE = ("hf://", "s3://", "gs://")
 
 
 def why_not(error: Exception) -> str:

@@ -149,10 +149,9 @@ def load_weights(
             f"{ours.context} are kept; no state of the optimizer"
         )
         return None
-    if trained.record is not None:
-        their_config = config_of(trained.record.settings, config.init_from)
-        if their_config.optimizer == config.optimizer:
-            say(f"weights and state of the optimizer from {config.init_from}")
-            return trained.folder
+    # Not by `config_of`: a new run does not need the settings that this version lacks.
+    if trained.record and trained.record.settings.get("optimizer", "adamw") == config.optimizer:
+        say(f"weights and state of the optimizer from {config.init_from}")
+        return trained.folder
     say(f"weights from {config.init_from}")
     return None

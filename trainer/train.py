@@ -46,7 +46,7 @@ from trainer.distributed import (
 )
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
-from trainer.remote import Publisher
+from trainer.remote import PUBLISHABLE, Publisher
 from trainer.samplers import mix64
 from trainer.signing import signer_of
 from trainer.validation import bits_per_byte, count_bytes, validation_loss, validation_set
@@ -272,10 +272,10 @@ def _open_run(
     if not config.out:
         raise SettingsError("out: name a folder for the run")
     if "://" in config.out:
-        raise SettingsError(
-            f"out: {config.out} is not a local folder; train in one, and give --publish "
-            f"{shlex.quote(config.out)}"
-        )
+        remedy = "give one"
+        if config.out.startswith(PUBLISHABLE):
+            remedy += f", and --publish {shlex.quote(config.out)}"
+        raise SettingsError(f"out: {config.out} is not a local folder; {remedy}")
     if out.exists() and not out.is_dir():
         raise SettingsError(f"out: {out} is a file; give a folder instead")
     if config.sign_key:

@@ -35,6 +35,7 @@ from owt_pipeline.formats.urls import BadURL, canonicalize, id_of
 from owt_pipeline.ledger.root import change_root, read_root
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import hold
+from schemas.quantities import pluralize
 
 logger = logging.getLogger("owt")
 
@@ -44,25 +45,27 @@ _WITH_TEXT = ("pages", "documents", "clean")
 
 
 def _flags(parser: CommandParser) -> None:
-    """Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list
-    of takedowns, and stay out whichever stages run again. Only their shards are rewritten; the
-    report is made again. Duplicates of a removed document are removed too, and so is the
-    document that was kept in place of one named by its URL or id, since their text is the same.
-    Later runs reject copies of the removed texts: the run keeps hashes of them, not the texts.
-    If the command is killed, run it again. Before it has logged that the run has the list, nothing
-    is forgotten; after that, owt run goes on with it, too.
+    """Remove documents from corpus/ and tokens/ (a takedown). The command adds them to the run's
+    list of takedowns, so they stay removed whichever stages you rerun. Only the shards that
+    contain them are rewritten, and the report is rebuilt. Documents with the same text are removed
+    too: duplicates of a removed document, and the document that was kept instead of a URL or id
+    in your list. Later runs reject copies of the removed texts. The run stores hashes of these
+    texts, not the texts.
 
-    pages/, warc/, documents/ and clean/ still have the text, since the corpus is made from them.
-    Delete them once the corpus is final (rm -r RUN/warc RUN/pages RUN/documents RUN/clean): nothing
-    needs them until something is made from them. A later run that needs them, such as one with
-    --add, may make them again, with the text, from archives or imported files that have it: delete
-    them again after it.
+    If the command is killed, run it again. Until it logs that the takedowns are recorded, nothing
+    is removed. After that, `owt run` completes the removal, too.
+
+    pages/, warc/, documents/ and clean/ still contain the text, since the corpus is built from
+    them. Delete them when you no longer add to the corpus (rm -r RUN/warc RUN/pages RUN/documents
+    RUN/clean). A later run that needs them, such as one with --add, may rebuild them, with the
+    text, from archives or imported files that contain it. Delete them again after such a run.
 
     example:
       owt forget runs/2013 takedown.txt --reason 'request of 2026-11-20'
 
-    takedown.txt has one URL, id or domain (example.org, with all hosts below it) per line; # begins
-    a comment. Entries that are not in the corpus are added too, and stay out.
+    takedown.txt has one URL, id or domain (example.org, with all hosts below it) per line. A #
+    begins a comment. Entries that are not in the corpus are recorded too, so later runs reject
+    them.
     """
     parser.add_argument(
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
@@ -70,7 +73,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "urls",
         metavar="URLS.txt",
-        help="URLs, ids and domains, one per line; - reads them from stdin",
+        help="file of URLs, ids and domains, one per line; - reads standard input",
     )
     parser.add_argument(
         "--reason",
@@ -86,7 +89,7 @@ def _flags(parser: CommandParser) -> None:
         type=at_least(1),
         default=os.cpu_count() or 1,
         metavar="N",
-        help="processes to tokenize with",
+        help="processes for CPU-bound work (default: this machine's cores)",
     )
     add_output_flags(parser)
 
@@ -101,32 +104,35 @@ def _forget(arguments: argparse.Namespace) -> int:
         listed = read_takedowns(workdir, read_root(workdir)[0])
         request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
         if not request.ids and not request.domains:
-            raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
+            raise UserError(
+                f"{arguments.urls} has no URL, id or domain, so there is nothing to forget: write "
+                "one per line"
+            )
         resolved = resolve(request, listed, workdir, readers, arguments.workers)
         if not arguments.dry_run:
             _record(workdir, run, listed, resolved)
     _warn_of(resolved, workdir)
     say: Callable[[str], object] = (lambda _: None) if arguments.quiet else print
-    verb = "would leave" if arguments.dry_run else "leave"
-    copies = ""
-    if resolved.copies:
-        copies = f"; {resolved.copies:,} duplicates of them stay out with them"
-    say(f"{resolved.in_corpus:,} documents {verb} the corpus{copies}")
+    say(_effect_of(resolved, arguments.dry_run))
     if arguments.dry_run:
         return 0
     # A missing tokenizer must not keep documents in corpus/.
     runtime = Runtime(workdir, arguments.workers)
     for result in run_stages(recorded_stages(REMADE, workdir), runtime):
+        content = pluralize(result.manifest.counts.left, "document")
+        if result.stage.name == "report":
+            content = "statistics"
         finished = " (finished)" if result.seconds is None else ""
-        say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
+        say(f"{result.stage.output}/: {content}{finished}")
     with_text = []
     for name in _WITH_TEXT:
         if name in readers and not readers[name].gone:
             with_text.append(f"{name}/")
     if with_text:
         say(
-            f"{', '.join(with_text)} still hold what was collected: see `owt forget --help`. Once "
-            "deleted, a later run may make them again from archives that have the text"
+            f"{', '.join(with_text)} may still contain the removed texts: see `owt forget --help` "
+            "for when to delete them. A later run may rebuild them from archives that contain the "
+            "texts"
         )
     return 0
 
@@ -139,30 +145,45 @@ def _record(workdir: Storage, run: str, listed: Takedowns, resolved: Resolved) -
         # earlier list in force.
         path = write_takedowns(workdir, extended)
         change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run)
-    logger.info("%s has the list: %s goes on with it, too", workdir, command("owt", "run", workdir))
+    logger.info(
+        "the takedowns are recorded in %s; if this command is interrupted, %s completes the "
+        "removal",
+        workdir,
+        command("owt", "run", workdir),
+    )
+
+
+def _effect_of(resolved: Resolved, is_dry_run: bool) -> str:
+    """Return a line with the number of documents that are removed, or would be."""
+    verb = "would be removed" if is_dry_run else "removed"
+    line = f"{pluralize(resolved.in_corpus, 'document')} {verb} from the corpus"
+    if resolved.copies:
+        duplicates = pluralize(resolved.copies, "duplicate")
+        line += f"; {duplicates} outside the corpus recorded, too"
+    return line
 
 
 def _warn_of(resolved: Resolved, workdir: Storage) -> None:
     """Log the entries without a document, and the copies that stay or cannot be recognised."""
     if resolved.unknown:
         logger.warning(
-            "%d entries of the list name no document of %s, but stay out if it comes: %s",
-            len(resolved.unknown),
+            "no document of %s matches %s of the list; later runs reject documents that match: %s",
             workdir,
+            pluralize(len(resolved.unknown), "entry"),
             _first_three(resolved.unknown),
         )
     if resolved.without_text:
         logger.warning(
-            "the texts of %d documents are in none of %s, so that copies of them are not "
-            "recognised: %s",
-            len(resolved.without_text),
+            "later runs cannot recognise copies of %s, because none of %s has the text any more: "
+            "%s",
+            pluralize(len(resolved.without_text), "document"),
             ", ".join(f"{name}/" for name in TEXTS_IN),
             _first_three(resolved.without_text),
         )
     if resolved.stay:
         logger.warning(
-            "%d other documents have the same text and stay: %s; name them too if they are to go",
-            len(resolved.stay),
+            "the corpus keeps %s with the same text: %s; add them to the list to remove them, too",
+            pluralize(len(resolved.stay), "other document"),
             _first_three(resolved.stay),
         )
 
@@ -184,10 +205,11 @@ def _lines(path: str) -> list[str]:
             return file.read().split("\n")
     except OSError as error:
         raise UserError(
-            f"cannot read {path}: {error.strerror}; it should hold one URL, id or domain per line"
+            f"cannot read {path}: {error.strerror}; expected a file with one URL, id or domain "
+            "per line"
         ) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: {error}") from error
+        raise UserError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
 
 
 def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:
@@ -208,7 +230,7 @@ def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:
         try:
             # Read as a URL, joe@example.org would remove all pages of the domain example.org.
             if "@" in text.partition("/")[0]:
-                raise BadURL("an e-mail address names no document")
+                raise BadURL("an e-mail address does not identify a document")
             url, host = canonicalize(text if "://" in text else f"https://{text}")
         except BadURL as error:
             raise UserError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
 from collections.abc import Sequence
 
@@ -19,7 +21,9 @@ from owt_pipeline.commands.run import (
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.errors import UsageError, command
 from owt_pipeline.stages.import_text.stage import STAGE
-from schemas.settings import ExitCode, add_flags, flags_given
+from schemas.settings import add_flags, flags_given
+
+logger = logging.getLogger("owt")
 
 
 def parser() -> CommandParser:
@@ -35,7 +39,9 @@ def parser() -> CommandParser:
     config.add_run_flags(parser)
     config.add_places(parser)
     # It is declared for the help only: `parse_with_files` returns the words that are files.
-    parser.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
+    parser.add_argument(
+        "positional", nargs="*", metavar="FILE", help="file to import, the same as --files"
+    )
     return parser
 
 
@@ -45,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import(argv: Sequence[str] | None) -> int:
-    """Parse the flags, import the files, and print the next command."""
+    """Import the files that the arguments name, and print the next command."""
     import_parser = parser()
     arguments, words, beam_flags = import_parser.parse_with_files(argv)
     flags = flags_given(STAGE.options, arguments)
@@ -59,18 +65,26 @@ def _import(argv: Sequence[str] | None) -> int:
     if arguments.add:
         flags = config.added(tables, STAGE.name, flags)
     options = config.stage_options(STAGE, path, tables, flags)
+    if not options.files and os.path.isfile(folder):
+        example = command("owt", "import", "run", folder)
+        raise UsageError(
+            f"{folder} is a file: name a folder for the run before it, as in {example}"
+        )
     if not options.files:
         example = command("owt", "import", folder, "texts.jsonl")
-        raise UsageError(f"import: no files given: name them, as in {example}")
+        raise UsageError(f"import: the command has no files to import: name them, as in {example}")
     check_folder(runtime.workdir)
     flags_by_stage = {STAGE.name: flags}
     with keeping_first_flags(runtime.workdir, path, flags_by_stage) as keep_first_flags:
         results = run_stages([(STAGE, options)], runtime, keep_first_flags)
-    code = exit_code(results)
+    code = exit_code(results, runtime.workdir)
     # A job that another program submits later has no results yet.
     if not results:
         return code
     keep_flags(runtime.workdir, path, flags_by_stage)
-    if code == ExitCode.DONE and not arguments.quiet:
+    counts = results[-1].manifest.counts
+    if not counts.entered:
+        logger.warning("import: the files have no texts")
+    if counts.left and not arguments.quiet:
         print(f"next:   {shlex.join(['owt', 'run', str(runtime.workdir)])}")
     return code

@@ -18,7 +18,7 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas import DATASETS
 from schemas.manifest import Root, ledger_of
-from schemas.quantities import format_bytes, format_duration
+from schemas.quantities import format_bytes, format_duration, pluralize
 
 # Sources of a generation that are named.
 _MAX_SOURCES = 4
@@ -129,13 +129,13 @@ def _note(row: Row) -> str:
     """
     notes = []
     if row.state in ("running", "interrupted") and row.shards:
-        notes.append(f"{row.shards} shard(s) so far")
+        notes.append(f"{pluralize(row.shards, 'shard')} so far")
     elif row.finished:
         notes.append(_local(row.finished))
         if row.seconds is not None:
             notes.append(format_duration(row.seconds))
     if row.gone:
-        notes.append(f"{row.gone} files are gone")
+        notes.append(f"{pluralize(row.gone, 'file')} missing")
     return ", ".join(notes)
 
 

@@ -1,4 +1,4 @@
-"""`owt near-duplicates`: find which records of some files repeat which."""
+"""`owt near-duplicates`: find the records of some files that repeat another record."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from owt_pipeline.library import find_duplicates
 from owt_pipeline.stages.dedupe.options import Comparison
 from owt_pipeline.storage.folder import expand_globs, folder_of
 from schemas import SettingsError
+from schemas.quantities import pluralize
 from schemas.settings import add_flags, flags_given, from_table
 
 
 def _flags(parser: CommandParser) -> None:
-    """Find the records of Parquet or JSON Lines files that repeat others: exact copies, and
-    near-duplicates whose exact similarity reaches the threshold. No file is changed. The pairs
-    are written as Parquet: row (a record that repeats another, counted from 0 through all
-    files), kept_row (the other), cluster, similarity, rule. --unique writes copies of the files
-    without the records that repeat another.
+    """Find the records of Parquet or JSON Lines files that repeat another record: exact copies, and
+    near-duplicates whose exact similarity reaches the threshold. Your files are not changed. --out
+    writes a row for each record that repeats another: row (its number, counted from 0 through all
+    files), kept_row (the number of the other record), cluster, similarity and rule. --unique writes
+    copies of the files without the records that repeat another.
 
     examples:
       owt near-duplicates posts/*.jsonl.zst --text_field body --out pairs.parquet
@@ -38,20 +39,23 @@ def _flags(parser: CommandParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="Parquet or JSON Lines: paths, folders, globs, URIs",
+        help="Parquet or JSON Lines files: paths, folders, globs or URIs",
     )
     parser.add_argument(
-        "--text_field", default="text", metavar="NAME", help="column or field of the text"
+        "--text_field",
+        default="text",
+        metavar="NAME",
+        help="column or field of the text (default: text)",
     )
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="where to write the pairs; without it, only the summary is shown",
+        help="file for the pairs (default: only print a summary)",
     )
     parser.add_argument(
         "--unique",
         metavar="FOLDER",
-        help="where to write a copy of each file without the records that repeat another",
+        help="folder for a copy of each file without the records that repeat another",
     )
     parser.add_argument(
         "--workers", type=int, metavar="N", help="processes (default: this machine's cores)"
@@ -70,7 +74,9 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     if arguments.unique:
         copies = _copies_of(arguments.files, arguments.unique)
     if arguments.out and os.path.abspath(arguments.out) in map(os.path.abspath, copies.values()):
-        raise UsageError(f"--out {arguments.out} is also a copy of --unique: name another one")
+        raise UsageError(
+            f"--out {arguments.out} would replace a file that --unique writes: name another one"
+        )
     options = flags_given(Comparison, arguments)
     try:
         from_table(Comparison, {}, "", options)
@@ -88,8 +94,8 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     if copies:
         _write_copies(copies, pairs["row"].to_numpy(), texts.num_rows)
         num_kept = texts.num_rows - len(pairs)
-        files = "1 file" if len(copies) == 1 else f"{len(copies):,} files"
-        print(f"{arguments.unique}: {num_kept:,} records in {files}")
+        files = pluralize(len(copies), "file")
+        print(f"{arguments.unique}: {pluralize(num_kept, 'record')} in {files}")
     return 0
 
 
@@ -97,16 +103,17 @@ def _print_summary(pairs: pa.Table, num_rows: int) -> None:
     """Print how many records repeat another one, and in how many clusters."""
     num_exact = int(pc.sum(pc.equal(pairs["rule"], "exact")).as_py() or 0)
     share = len(pairs) / max(num_rows, 1)
+    copies = pluralize(num_exact, "exact copy")
     print(
-        f"{num_rows:,} records: {len(pairs):,} repeat another one ({share:.1%}; {num_exact:,} "
-        f"exact copies)"
+        f"{pluralize(num_rows, 'record')}: {len(pairs):,} repeat another one ({share:.1%}; "
+        f"{copies})"
     )
     # Each pair is a record that repeats the one which its cluster keeps. The kept one has no pair.
     sizes = np.bincount(pairs["cluster"].to_numpy(), minlength=0) + 1
     largest = ""
     if len(sizes):
-        largest = f", the largest of {sizes.max():,} records"
-    print(f"{len(sizes):,} clusters{largest}")
+        largest = f", the largest of {pluralize(int(sizes.max()), 'record')}"
+    print(f"{pluralize(len(sizes), 'cluster')}{largest}")
 
 
 def _write_pairs(pairs: pa.Table, path: str) -> None:
@@ -164,8 +171,9 @@ def _write_copies(copies: Mapping[str, str], removed: np.ndarray, num_rows: int)
         first += copy_without(file, removed[start:] - first, folder, name)
     if first != num_rows:
         raise UserError(
-            f"the files had {num_rows:,} records, and {first:,} when they were copied: run the "
-            "command again while no program changes them"
+            f"the files changed meanwhile: they had {pluralize(num_rows, 'record')} when they were "
+            f"compared and {first:,} when they were copied: run the command again while no program "
+            "changes them"
         )
 
 

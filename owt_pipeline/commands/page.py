@@ -17,18 +17,18 @@ from schemas.settings import add_flags, flags_given
 
 
 def _flags(parser: CommandParser) -> None:
-    """Print the main text of a page: a file, or standard input (-).
+    """Print the main text of a web page, from a file or from standard input (-).
 
     examples:
       owt page article.html
       owt page article.html --text_format markdown --url https://example.org/article
       curl -s https://example.org/article | owt page - --json | jq .title
 
-    Exit code 3 if the page has no main text.
+    The exit code is 3 if the page has no main text.
     """
     parser.add_argument("page", metavar="FILE", help="an HTML file, or - for standard input")
     parser.add_argument(
-        "--url", default="", help="URL of a file, which helps to find its date and site"
+        "--url", default="", help="URL of the page, which helps to find its date and site name"
     )
     parser.add_argument(
         "--json",

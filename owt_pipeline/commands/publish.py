@@ -26,6 +26,7 @@ from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS
 from schemas.datasets import is_validation
 from schemas.manifest import Manifest, ShardFile
+from schemas.quantities import pluralize
 
 HUB = "hf://"
 
@@ -40,11 +41,11 @@ _CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")
 
 
 def _flags(parser: CommandParser) -> None:
-    """Publish the corpus as a dataset at the Hugging Face Hub: Parquet files in the splits train
-    and validation, and a card with the run's figures. Without --yes, print what would be sent
-    and the card, and send nothing. After an interruption the same command continues. If you
-    publish again, the dataset follows the corpus: what is no longer in it is deleted there. The
-    token is that of `hf auth login`, or $HF_TOKEN.
+    """Publish the corpus as a dataset on the Hugging Face Hub: Parquet files in the splits train
+    and validation, and a card with the run's figures. Without --yes, the command prints the card
+    and the number of files, and sends nothing. After an interruption, run the same command again to
+    continue. If you publish again later, documents that are no longer in the corpus are deleted
+    from the dataset, too. The command uses the token of `hf auth login` or $HF_TOKEN.
 
     examples:
       owt publish runs/2013 hf://someone/openwebtext-2013
@@ -56,7 +57,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "destination",
         metavar="hf://OWNER/NAME",
-        help="the dataset; it is created if it does not exist",
+        help="dataset to write; it is created if it does not exist",
     )
     parser.add_argument(
         "--urls_only", action="store_true", help="publish the URLs without the texts"
@@ -65,10 +66,13 @@ def _flags(parser: CommandParser) -> None:
         "--license",
         default="other",
         metavar="ID",
-        help="licence, as the Hub names it (default: other)",
+        help="licence of the dataset, as an identifier of the Hub (default: other)",
     )
     parser.add_argument(
-        "--contact", default="", metavar="TEXT", help="contact for takedowns, named in the card"
+        "--contact",
+        default="",
+        metavar="TEXT",
+        help="contact for takedowns, for the card (default: the dataset's discussions)",
     )
     parser.add_argument(
         "--public", action="store_true", help="make a new repository public (default: private)"
@@ -76,10 +80,12 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--squash",
         action="store_true",
-        help="delete the repository's older revisions, which still hold documents that were taken "
-        "down; this cannot be undone",
+        help="delete the repository's older revisions, which still contain documents that were "
+        "taken down; this cannot be undone",
     )
-    parser.add_argument("--yes", action="store_true", help="send the files")
+    parser.add_argument(
+        "--yes", action="store_true", help="send the files (default: only print the card)"
+    )
 
 
 Upload = tuple[ShardFile, dict[tuple[str, str], str]]
@@ -99,7 +105,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     # Such a corpus may still contain documents that were taken down.
     if lacks_takedowns(workdir):
         raise UserError(
-            f"{workdir}/corpus was made before the list of takedowns changed: run "
+            f"{workdir}/corpus was built before the list of takedowns changed: run "
             f"{command('owt', 'run', workdir)}, then publish"
         )
     fraction = float(tokens.manifest.options["val_fraction"])
@@ -108,9 +114,11 @@ def _publish(arguments: argparse.Namespace) -> int:
     card = dataset_card(
         workdir, name, configs, license=arguments.license, contact=arguments.contact
     )
-    noun = "URLs, without texts" if arguments.urls_only else "documents"
+    content = pluralize(corpus.rows(), "document")
+    if arguments.urls_only:
+        content = f"{pluralize(corpus.rows(), 'URL')} without texts"
     num_files = sum(len(paths) for _, paths in uploads)
-    print(f"{corpus.rows():,} {noun}, in {num_files:,} files, to {HUB}{name}")
+    print(f"{content} in {pluralize(num_files, 'file')}, to {HUB}{name}")
     if not arguments.yes:
         print(f"\n{card}\nNothing was sent: repeat the command with --yes to send it.")
         return 0
@@ -197,9 +205,10 @@ def _send(
             status = getattr(getattr(error, "response", None), "status_code", 0)
             hint = ""
             if status in (401, 403):
-                hint = "; `hf auth login` asks for a token"
+                hint = "; run `hf auth login` to enter a token"
             raise UserError(
-                f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command continues"
+                f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; run the same command again to "
+                "continue"
             ) from error
 
 

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import shlex
 import sys
 from collections import Counter
@@ -24,16 +25,20 @@ from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import JobRuns, UserError, command
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_manifest, read_root, require_run
 from owt_pipeline.pipeline import LAST, STAGES
 from owt_pipeline.storage.folder import Storage
 from schemas import SettingsError
 from schemas.datasets import LEDGER
+from schemas.quantities import pluralize
 from schemas.settings import ExitCode, add_flags, flags_given, from_table
 
 logger = logging.getLogger("owt")
 
-_NO_FILE = "it is neither a settings file nor the value of a flag"
+_NO_FILE = "it is not a settings file and not the value of a flag"
+# What import notes of a record without the field of its text.
+_NO_TEXT_FIELD = re.compile(r": no field '")
 _BAD_FILE_NAME = "the name of a settings file ends in .toml"
 
 EXPLAINED = (
@@ -114,7 +119,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if not arguments.quiet:
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
-    return exit_code(results, runtime.add or arguments.until == "collect")
+    may_collect_nothing = runtime.add or arguments.until == "collect"
+    return exit_code(results, runtime.workdir, may_collect_nothing)
 
 
 def _until_in(words: Sequence[str]) -> str:
@@ -138,8 +144,8 @@ def _mention_forgotten(results: Sequence[Result], workdir: Storage) -> None:
     folders = [f"{name}/" for name in _WITH_TEXT if name in rebuilt]
     if folders and require_run(workdir).takedowns:
         logger.warning(
-            "%s may hold texts that were taken down, made again from the sources; corpus/ and "
-            "tokens/ leave them out. See `owt forget --help`",
+            "this run has rebuilt %s from the sources. They may contain texts that were taken "
+            "down; corpus/ and tokens/ do not. See `owt forget --help`",
             ", ".join(folders),
         )
 
@@ -197,7 +203,9 @@ def _restore_settings(workdir: Storage, earlier_settings: bytes | None) -> None:
         workdir.write(config.SETTINGS, earlier_settings)
 
 
-def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> int:
+def exit_code(
+    results: Sequence[Result], workdir: Storage, may_collect_nothing: bool = False
+) -> int:
     """Return 1, and log why, if no document came out; else 0.
 
     With `may_collect_nothing`, collect may reject all rows: added sources may have no new URL, and
@@ -208,24 +216,37 @@ def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> i
         return ExitCode.DONE
     counts = empty.manifest.counts
     logger.error(
-        "no document came out: %s rejected all %s rows (%s)",
+        "the run has no document: %s rejected %s, all that entered it (%s)%s",
         empty.stage.name,
-        f"{counts.entered:,}",
+        pluralize(counts.entered, "row"),
         _reasons(counts.rejected),
+        _first_detail(DatasetReader(workdir, empty.manifest)),
     )
     return ExitCode.ERROR
 
 
-def _without_output(results: Sequence[Result]) -> Result | None:
-    """Return the first stage that rejected all rows; None if every stage kept some.
+def _first_detail(rejects: DatasetReader) -> str:
+    """Return the detail of the first reject for the end of a message; "" if it has none."""
+    for batch in rejects.batches(kind="rejects", columns=["detail"], rows=1):
+        detail = batch["detail"][0].as_py() or ""
+        if _NO_TEXT_FIELD.search(detail):
+            detail += "; give the name of the field with the text as --text_field"
+        return f"; the first: {detail}" if detail else ""
+    return ""
 
-    `dedupe` and `report` are left out, since their rows do not become documents.
-    """
-    for result in results:
+
+def _without_output(results: Sequence[Result]) -> Result | None:
+    """Return the first stage that rejected all rows; None if every stage kept some."""
+    for result in _stages_of_documents(results):
         counts = result.manifest.counts
-        if result.stage.name not in ("dedupe", "report") and counts.entered and not counts.left:
+        if counts.entered and not counts.left:
             return result
     return None
+
+
+def _stages_of_documents(results: Sequence[Result]) -> list[Result]:
+    """Return the results without `dedupe` and `report`, whose rows do not become documents."""
+    return [result for result in results if result.stage.name not in ("dedupe", "report")]
 
 
 def _reasons(rejected: Mapping[str, int]) -> str:
@@ -238,14 +259,16 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     lines = [""]
     finished = {result.stage.name: result.manifest for result in results}
     if corpus := finished.get("export"):
-        lines.append(f"corpus  {workdir.path('corpus')}  {corpus.counts.left:,} documents, Parquet")
+        documents = pluralize(corpus.counts.left, "document")
+        lines.append(f"corpus  {workdir.path('corpus')}  {documents}, Parquet")
     if tokens := finished.get("tokenize"):
         total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val"))
-        lines.append(f"tokens  {workdir.path('tokens')}  {total:,} tokens, Arrow IPC")
+        num_tokens = pluralize(total, "token")
+        lines.append(f"tokens  {workdir.path('tokens')}  {num_tokens}, Arrow IPC")
     if "report" in finished:
         lines.append(f"report  {workdir.path('report/index.html')}")
     # No next command is of use without documents.
-    if _without_output(results) is not None:
+    if not all(result.manifest.counts.left for result in _stages_of_documents(results)):
         return "\n".join(lines)
     if "tokenize" in finished:
         words = ["python", "-m", "trainer.train", "--data", workdir.path("tokens")]
@@ -286,9 +309,9 @@ def _parser(*complete: str) -> CommandParser:
     parser = CommandParser(
         prog="owt run",
         usage="owt run RUN [SETTINGS.toml] [--until STAGE] [--workers N] [FLAGS]",
-        description="Run every stage in order. A finished stage is skipped; an interrupted one\n"
-        "continues at the shard where it stopped; a changed option reruns its stage and those "
-        "after it.",
+        description="Run every stage in order. The command skips finished stages, and continues an "
+        "interrupted stage at the shard where it stopped. If you change an option, its stage and "
+        "the stages after it run again.",
         epilog="examples:\n  owt run runs/2013 config.toml --dumps RS_2013-*.zst --workers 8\n"
         f"{''.join(examples)}"
         "  owt run runs/2013 config.toml --min_tokens 64 --dry_run\n\n"
@@ -297,10 +320,14 @@ def _parser(*complete: str) -> CommandParser:
     )
     config.add_places(parser)
     parser.add_argument(
-        "--until", choices=STAGES, default=LAST, metavar="STAGE", help="the last stage to run"
+        "--until",
+        choices=STAGES,
+        default=LAST,
+        metavar="STAGE",
+        help="last stage to run (default: %(default)s)",
     )
     parser.add_argument(
-        "--dry_run", action="store_true", help="print what would run, and why; run nothing"
+        "--dry_run", action="store_true", help="print which stages would run and why; run nothing"
     )
     config.add_run_flags(parser)
     added_flags: set[str] = set()
@@ -309,7 +336,7 @@ def _parser(*complete: str) -> CommandParser:
             group = parser.add_argument_group(stage.name, stage.help)
             explained = None
         else:
-            about_help = f"more: owt run --until {stage.name} --help"
+            about_help = f"all options: owt run --until {stage.name} --help"
             group = parser.add_argument_group(stage.name, about_help)
             explained = EXPLAINED
         # Stages may share an option, and argparse refuses to add a flag a second time.
@@ -326,7 +353,8 @@ def check_folder(workdir: Storage) -> None:
         is_settings = "/" not in name and name.endswith(".toml")
         if not is_settings and not name.startswith(".") and name != RUN_LOG:
             raise UserError(
-                f"{workdir} is not a run and not empty: it has {name}; give a new folder"
+                f"{workdir} is not a run, and it is not empty: it contains {name}; give a new "
+                "folder"
             )
 
 
@@ -344,7 +372,7 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
         )
     except SettingsError as error:
         raise UserError(
-            f"{error}: it was made by another version; run "
+            f"{error}: another version of the stage wrote it; run "
             f"{command('owt', 'run', workdir)} with your settings"
         ) from error
 

@@ -19,6 +19,7 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS, Reason
+from schemas.quantities import pluralize
 from schemas.settings import did_you_mean
 
 MAX_CHARACTERS = 800
@@ -26,8 +27,8 @@ MAX_CHARACTERS = 800
 
 
 def _flags(parser: CommandParser) -> None:
-    """Print random documents of the corpus, or of those rejected for a reason, to read.
-    The same seed gives the same documents.
+    """Print random documents of the corpus, or documents that were rejected for a reason, for you
+    to read. The same seed prints the same documents.
 
     examples:
       owt sample-documents runs/2013 --n 3
@@ -38,26 +39,26 @@ def _flags(parser: CommandParser) -> None:
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
     parser.add_argument(
-        "--n", type=at_least(1), default=5, metavar="N", help="documents (default: 5)"
+        "--n", type=at_least(1), default=5, metavar="N", help="documents to print (default: 5)"
     )
     parser.add_argument(
         "--seed",
         type=at_least(0),
         default=0,
         metavar="N",
-        help="other seeds give other documents (default: 0)",
+        help="seed of the random choice (default: 0)",
     )
     parser.add_argument(
         "--domain",
         default="",
         metavar="D",
-        help="only documents of this domain and the hosts below it",
+        help="only documents of this domain and of the hosts below it",
     )
     parser.add_argument(
         "--reason",
         default="",
         metavar="R",
-        help="documents rejected for this reason (docs/data.md)",
+        help="documents rejected for this reason (docs/data.md lists the reasons)",
     )
     parser.add_argument(
         "--json",
@@ -97,7 +98,8 @@ def _print_document(row: dict[str, Any]) -> None:
         for line in textwrap.wrap(paragraph, 100) or [""]:
             say(line)
     if len(shown) < len(text):
-        print(f"… {len(text) - len(shown):,} more characters (--json prints all)")
+        remaining = pluralize(len(text) - len(shown), "more character")
+        print(f"… {remaining} (--json prints the complete text)")
     print()
 
 
@@ -150,7 +152,7 @@ def sample(
             conditions.append(f" of {domain}")
         if reason:
             conditions.append(f" rejected as {reason}")
-        raise NotFound(f"{reader.workdir}/{reader.name} holds no document{''.join(conditions)}")
+        raise NotFound(f"{reader.workdir}/{reader.name} has no document{''.join(conditions)}")
     return [_document(readers, reader, url_id, shard, kind, reason) for _, url_id, shard in chosen]
 
 
@@ -174,7 +176,7 @@ def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetRe
         until_extract = "`owt run RUN --until extract`"
         for reader in readers.values():
             until_extract = command("owt", "run", reader.workdir, "--until", "extract")
-        raise NotFound(f"the run has no documents yet: run {until_extract}, or further")
+        raise NotFound(f"the run has no documents yet: run {until_extract}, or until a later stage")
     try:
         stage = Reason.of(reason).stage
     except ValueError:
@@ -184,7 +186,9 @@ def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetRe
     for name, reader in readers.items():
         if stage in (DATASETS[name].stage, reader.manifest.stage):
             return reader, "rejects"
-    raise NotFound(f"the stage {stage}, which rejects as {reason}, has not run")
+    raise NotFound(
+        f"the stage {stage} has not run, and no other stage rejects documents as {reason}"
+    )
 
 
 def _document(

@@ -34,8 +34,9 @@ def commented_config(preset: str | None = None) -> str:
     """
     values: dict[str, dict[str, tuple[str, str]]] = {}
     lines = [
-        "# Settings of this run. The flags of a run that succeeds are put here (`owt run --until "
-        "STAGE --help`).",
+        "# Settings of this run. After a successful run, owt writes the run's flags into this "
+        "file.",
+        "# `owt run --until STAGE --help` explains the options of a stage.",
     ]
     if preset:
         values = _preset_values(preset)
@@ -43,7 +44,7 @@ def commented_config(preset: str | None = None) -> str:
     lines += [
         "",
         "[run]",
-        "# processes for CPU-bound work; by default, this machine's cores",
+        "# processes for CPU-bound work (default: this machine's cores)",
         "# workers = 8",
     ]
     tables: dict[str, type] = {}
@@ -96,7 +97,8 @@ def remember(run: Storage, flags_by_stage: Mapping[str, Mapping[str, Any]]) -> N
 
 
 def _init_flags(parser: CommandParser) -> None:
-    """Write RUN/settings.toml, in which every option is explained, to edit before the first run.
+    """Write RUN/settings.toml with every option, its explanation and its default. Edit the file
+    before the first run.
 
     example:
       owt init runs/2013 --preset webtext
@@ -105,7 +107,9 @@ def _init_flags(parser: CommandParser) -> None:
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
     parser.add_argument(
-        "--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}"
+        "--preset",
+        metavar="NAME",
+        help=f"set the options of a published recipe: {', '.join(preset_names())}",
     )
 
 

@@ -16,6 +16,7 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage, folder_of
 from schemas import SettingsError, option
 from schemas.datasets import is_validation
+from schemas.quantities import pluralize
 from schemas.settings import add_flags, flags_given, from_table
 
 
@@ -24,9 +25,11 @@ class TrainTokenizerOptions:
     """Options of the command."""
 
     out: str | None = option(
-        None, "the file to write (default: tokenizer.json of the working directory)", metavar="FILE"
+        None, "file to write (default: tokenizer.json of the run's folder)", metavar="FILE"
     )
-    vocab_size: int = option(50_257, "entries: the bytes, the merges and end-of-text", minimum=257)
+    vocab_size: int = option(
+        50_257, "entries of the vocabulary: 256 bytes, the merges and end-of-text", minimum=257
+    )
     sample: float = option(
         1.0,
         "share of the documents to learn from, chosen by a hash of their ids",
@@ -36,8 +39,8 @@ class TrainTokenizerOptions:
 
 
 def _flags(parser: CommandParser) -> None:
-    """Learn a byte-level BPE from the corpus, as GPT-2's was from WebText. The same corpus and
-    flags give the same file, on any machine.
+    """Learn a byte-level BPE from the corpus, as GPT-2's was learned from WebText. The same corpus
+    and flags give the same file on any machine.
 
     example:
       owt train-tokenizer run --vocab_size 32000
@@ -61,7 +64,7 @@ def _train(arguments: argparse.Namespace) -> int:
     out = options.out or workdir.path("tokenizer.json")
     folder, name = folder_of(out)
     folder.write(name, train_tokenizer(_texts(corpus, options.sample), options.vocab_size))
-    print(f"{out}: use it with {command('owt', 'run', workdir, '--tokenizer', out)}")
+    print(f"wrote {out}: use it with {command('owt', 'run', workdir, '--tokenizer', out)}")
     return 0
 
 
@@ -104,9 +107,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     if tokenizer.get_vocab_size() < vocab_size:
         logger.warning(
-            "the corpus has enough words for only %d entries, not %d",
-            tokenizer.get_vocab_size(),
-            vocab_size,
+            "the tokenizer has %s instead of %s: the corpus has too few different words for more",
+            pluralize(tokenizer.get_vocab_size(), "entry"),
+            f"{vocab_size:,}",
         )
     return tokenizer.to_str().encode()
 

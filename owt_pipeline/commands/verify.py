@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
+from owt_pipeline.commands.id_accounting import decision_problems, id_problems, unique_problems
 from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.engine.stage import FINAL_DATASETS, KINDS_NEVER_DELETED
 from owt_pipeline.errors import UserError, command
@@ -38,9 +38,9 @@ from owt_pipeline.storage.lock import hold, mention_running
 from schemas import DATASETS, REJECTS
 from schemas.datasets import LEDGER
 from schemas.manifest import FileTable, Manifest, Root, ShardFile
+from schemas.quantities import pluralize
 from schemas.settings import ExitCode
 
-_NO_IDS = np.zeros(0, np.uint64)
 # The dataset whose ids enter the stage that writes the key.
 _UPSTREAM = {
     "pages": "urls",
@@ -119,7 +119,9 @@ def _examine(
     for dataset, digest in manifest.inputs.items():
         table = lists.get(dataset)
         if table is None:
-            finding.problems.append(f"{dataset}/, from which this was made, is not finished")
+            finding.problems.append(
+                f"{manifest.dataset}/ was built from {dataset}/, which is not finished"
+            )
         elif isinstance(table, FileTable):
             _compare_input(workdir, manifest, dataset, table, digest, root, finding)
     listed = lists[finding.name]
@@ -130,8 +132,10 @@ def _examine(
     if manifest.dataset == "corpus":
         finding.problems += _takedown_problems(workdir, root)
         if root.takedowns and not missing and lacks_takedowns(workdir):
-            again = command("owt", "run", workdir)
-            finding.problems.append(f"the takedowns have changed since this was made: run {again}")
+            finding.problems.append(
+                "the list of takedowns has changed since corpus/ was built: run "
+                f"{command('owt', 'run', workdir)} to rebuild it"
+            )
     present = [file for file in listed.files if file.path not in missing]
     with progress.step(
         f"verify {manifest.dataset}", shards=len(present), rows=manifest.total_bytes, unit="bytes"
@@ -160,7 +164,8 @@ def _missing_files(
     num_deleted = len(missing) - len(required)
     if num_deleted:
         finding.notes.append(
-            f"{num_deleted} of {len(files)} files are missing: rebuilt if something needs them"
+            f"{num_deleted:,} of {pluralize(len(files), 'file')} missing; a later run rebuilds "
+            "them if it needs them"
         )
     return missing
 
@@ -175,7 +180,7 @@ def _count_problems(
     reader = DatasetReader(workdir, manifest)
     yield from _row_problems(reader)
     if manifest.stage in ("collect", "import"):
-        yield from _unique_problems(reader)
+        yield from unique_problems(reader)
         return
     upstream = _UPSTREAM.get(manifest.dataset, "")
     table = lists.get(upstream)
@@ -184,9 +189,9 @@ def _count_problems(
         return
     source = DatasetReader(workdir, root.datasets[upstream])
     if manifest.dataset == "duplicates":
-        yield from _decision_problems(source, reader)
+        yield from decision_problems(source, reader)
     else:
-        yield from _id_problems(source, reader)
+        yield from id_problems(source, reader)
 
 
 def _compare_input(
@@ -211,12 +216,12 @@ def _compare_input(
     num_added = len(table.records) - num_shards
     if num_added > 0 and table.digest_of(stage.kinds, num_shards) == digest:
         finding.notes.append(
-            f"{num_added} shards of {dataset}/ were added since: run "
-            f"{command('owt', 'run', workdir)} to go on with them"
+            f"{dataset}/ has {pluralize(num_added, 'new shard')}: run "
+            f"{command('owt', 'run', workdir)} to continue with them"
         )
         return
     finding.problems.append(
-        f"{dataset}/ has changed since this was made from it: run "
+        f"{dataset}/ has changed since {manifest.dataset}/ was built from it: run "
         f"{command('owt', 'run', workdir)} to rebuild it"
     )
 
@@ -247,7 +252,7 @@ def _file_problem(workdir: Storage, file: ShardFile) -> str:
     try:
         size = workdir.size(file.path)
         if size != file.bytes:
-            return f"has {size} bytes, its manifest records {file.bytes}"
+            return f"has {pluralize(size, 'byte')}, but its manifest records {file.bytes:,}"
         if workdir.sha256(file.path) != file.sha256:
             return "was changed after it was written: its SHA-256 differs"
     except FileNotFoundError:
@@ -271,7 +276,9 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
         try:
             schema = reader.schema(file)
             if not _is_schema_of(schema, dataset):
-                yield f"{path} has another schema than in docs/data.md: {schema.names}"
+                yield (
+                    f"{path} does not have the schema of docs/data.md; its columns: {schema.names}"
+                )
             for batch in reader.batches_of(file, columns=[column], rows=1 << 16):
                 num_rows += batch.num_rows
                 if is_reject:
@@ -280,20 +287,28 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
             yield f"{path} cannot be read: {error}"
             continue
         if num_rows != file.rows:
-            yield f"{path} has {num_rows} rows, its manifest records {file.rows}"
+            yield (
+                f"{path} has {pluralize(num_rows, 'row')}, but its manifest records {file.rows:,}"
+            )
     # The rows of duplicates/ are decisions. Each stands for one document that dedupe rejected.
     if manifest.dataset == "duplicates":
         num_duplicates = sum(manifest.counts.rejected.values())
         if reader.rows() != num_duplicates:
-            yield f"{reader.rows()} decisions, but {num_duplicates} documents counted as duplicates"
+            yield (
+                f"{reader.name}/ has {pluralize(reader.rows(), 'decision')}, but its manifest "
+                f"records {pluralize(num_duplicates, 'duplicate')}"
+            )
         return
     if dict(rejected) != manifest.counts.rejected:
         yield (
-            f"rejects by reason are {dict(rejected)}, the manifest records "
-            f"{manifest.counts.rejected}"
+            f"{reader.name}/ has these rejects by reason: {dict(rejected)}, but its manifest "
+            f"records {manifest.counts.rejected}"
         )
     if manifest.dataset in DATASETS and reader.rows() != manifest.counts.left:
-        yield f"{reader.rows()} rows, the manifest records {manifest.counts.left} that left"
+        yield (
+            f"{reader.name}/ has {pluralize(reader.rows(), 'row')}, but its manifest records that "
+            f"{manifest.counts.left:,} left the stage"
+        )
 
 
 def _is_schema_of(schema: pa.Schema, dataset: str) -> bool:
@@ -308,84 +323,9 @@ def _is_schema_of(schema: pa.Schema, dataset: str) -> bool:
     return bool(schema.equals(expected))
 
 
-def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
-    """Check that each id which entered a shard left it or was rejected, once."""
-    # While a generation is half added, the source has more shards. Fewer are a problem.
-    if source.num_shards < reader.num_shards:
-        yield f"{reader.num_shards} shards, made from {source.num_shards}"
-        return
-    for shard in range(reader.num_shards):
-        entered = np.sort(source.ids(shard))
-        both_kinds = [reader.ids(shard), reader.ids(shard, "rejects")]
-        left_or_rejected = np.sort(np.concatenate(both_kinds))
-        if np.array_equal(entered, left_or_rejected):
-            continue
-        ids_by_problem = {
-            "neither left nor were rejected": np.setdiff1d(entered, left_or_rejected),
-            "never entered": np.setdiff1d(left_or_rejected, entered),
-            "left or were rejected more than once": _repeated(left_or_rejected),
-        }
-        for problem, ids in ids_by_problem.items():
-            if len(ids):
-                yield f"shard {shard}: {len(ids)} ids {problem}, such as {ids[0]}"
-
-
-def _unique_problems(reader: DatasetReader) -> Iterator[str]:
-    """Check that each id has one row, in a dataset where ids begin."""
-    twice = _repeated(np.concatenate([reader.ids(shard) for shard in range(reader.num_shards)]))
-    if len(twice):
-        yield f"{len(twice)} ids have more than one row, such as {twice[0]}"
-
-
-def _repeated(ids: np.ndarray) -> np.ndarray:
-    """Return the ids that occur more than once, each once."""
-    distinct, counts = np.unique(ids, return_counts=True)
-    return distinct[counts > 1]
-
-
-def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
-    """Check that each decision removes one existing document in favour of another that stays."""
-    removed_of_shard = [np.sort(reader.ids(shard)) for shard in range(reader.num_shards)]
-    removed = np.concatenate(removed_of_shard) if removed_of_shard else _NO_IDS
-    kept_by_shard = _kept_by_shard(reader)
-    for shard, ids in enumerate(removed_of_shard):
-        present = source.ids(shard)
-        unknown = np.setdiff1d(ids, present)
-        if len(unknown):
-            yield (
-                f"shard {shard}: {len(unknown)} decisions about documents that are not there, "
-                f"such as {unknown[0]}"
-            )
-        if len(np.unique(ids)) != len(ids):
-            yield f"shard {shard}: a document is removed twice"
-        kept_ids = kept_by_shard.get(shard, _NO_IDS)
-        lost = np.setdiff1d(kept_ids, present)
-        if len(lost):
-            yield (
-                f"shard {shard}: {len(lost)} documents to be kept are not there, such as {lost[0]}"
-            )
-        kept_and_removed = np.intersect1d(kept_ids, removed)
-        if len(kept_and_removed):
-            yield (
-                f"shard {shard}: {len(kept_and_removed)} documents to be kept are removed "
-                f"themselves, such as {kept_and_removed[0]}"
-            )
-
-
-def _kept_by_shard(decisions: DatasetReader) -> dict[int, np.ndarray]:
-    """Return the ids of documents that others repeat, distinct and ascending, by `kept_shard`."""
-    parts_by_shard: dict[int, list[np.ndarray]] = {}
-    for batch in decisions.batches(columns=["kept_url_id", "kept_shard"]):
-        ids = batch["kept_url_id"].to_numpy()
-        shards = batch["kept_shard"].to_numpy()
-        for shard in np.unique(shards).tolist():
-            parts_by_shard.setdefault(shard, []).append(ids[shards == shard])
-    return {shard: np.unique(np.concatenate(parts)) for shard, parts in parts_by_shard.items()}
-
-
 def _flags(parser: CommandParser) -> None:
-    """Check that files are undamaged, counts add up, and every id is accounted for. This reads
-    every byte.
+    """Check that the files of a run are undamaged, that its counts add up, and that every id which
+    entered a stage left it or is a reject. The command reads every byte.
 
     examples:
       owt verify runs/2013
@@ -397,7 +337,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="remove damaged files, so that the next run makes them again",
+        help="remove damaged files, so that the next run rebuilds them",
     )
     add_output_flags(parser)
 
@@ -410,8 +350,8 @@ def _print(arguments: argparse.Namespace) -> int:
         mention_running(workdir)
         return _report(
             verify(workdir),
-            f"are damaged: {command('owt', 'verify', workdir, '--repair')} removes them, and "
-            f"{command('owt', 'run', workdir)} makes them again",
+            f"damaged: run {command('owt', 'verify', workdir, '--repair')} to remove damaged "
+            f"files, then {command('owt', 'run', workdir)} to rebuild them",
         )
     if not workdir.exists(LEDGER):
         # Raises before the lock makes the folder.
@@ -419,7 +359,7 @@ def _print(arguments: argparse.Namespace) -> int:
     with hold(workdir, uuid.uuid4().hex):
         return _report(
             verify(workdir, repair=True),
-            f"were removed; {command('owt', 'run', workdir)} makes them again",
+            f"removed: run {command('owt', 'run', workdir)} to rebuild what is missing",
         )
 
 
@@ -433,15 +373,18 @@ def _report(findings: Iterator[Finding], about_damaged: str) -> int:
     for finding in findings:
         verdict = "ok"
         if finding.problems:
-            verdict = f"{len(finding.problems)} problem(s)"
+            verdict = pluralize(len(finding.problems), "problem")
         print(f"{finding.name}: {verdict}", flush=True)
         for line in (*finding.problems, *finding.notes):
             print(f"  {line}")
         num_failed += bool(finding.problems)
         num_damaged += len(finding.damaged)
-    print(f"problems in {num_failed} dataset(s)" if num_failed else "no problems found")
+    summary = "no problems found"
+    if num_failed:
+        summary = f"problems in {pluralize(num_failed, 'dataset')}"
+    print(summary)
     if num_damaged:
-        print(f"{num_damaged} file(s) {about_damaged}")
+        print(f"{pluralize(num_damaged, 'file')} {about_damaged}")
     return ExitCode.ERROR if num_failed else ExitCode.DONE
 
 

@@ -32,19 +32,20 @@ from schemas import DATASETS, Reason
 
 
 def _flags(parser: CommandParser) -> None:
-    """Show what happened to a URL at every stage: who posted it, what the fetch answered, what was
-    extracted, which document it repeats and how closely, or in which shard and row its tokens are.
+    """Show what happened to a URL at every stage: who posted it, how the host responded, which text
+    was extracted, which document it repeats and how similar they are, or in which shard and row its
+    tokens are.
 
     examples:
       owt why runs/2013 https://example.org/article
       owt why runs/2013 10266087034311239731 --json | jq .verdict
 
-    Exit code 3 if it does not appear in the run.
+    The exit code is 3 if the run does not contain the URL.
     """
     parser.add_argument(
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
-    parser.add_argument("url", help="the URL in any spelling, or its id")
+    parser.add_argument("url", help="URL in any spelling, or its id")
     parser.add_argument("--json", action="store_true", help="print JSON: one object")
 
 
@@ -68,13 +69,12 @@ def _not_found(workdir: Storage, readers: Mapping[str, DatasetReader], query: Qu
     """Return the error for a URL that no stage has."""
     searched_as = ""
     if query.url and query.url != query.text:
-        searched_as = f", looked for as {query.url}"
+        searched_as = f", canonical {query.url}"
     lost = ""
     if any(reader.lost for reader in readers.values()):
-        lost = f", which has lost files ({command('owt', 'ls', workdir)})"
+        lost = f". Files of the run are missing, see {command('owt', 'ls', workdir)}"
     return NotFound(
-        f"{query.text} (id {query.url_id}{searched_as}) does not appear in any stage of "
-        f"{workdir}{lost}"
+        f"no stage of {workdir} has {query.text} (id {query.url_id}{searched_as}){lost}"
     )
 
 
@@ -101,13 +101,13 @@ def _verdict(events: dict[str, Any]) -> str:
     """Return the verdict of a history in words."""
     last = events["stages"][-1]
     if events["verdict"] == "rejected":
-        return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"
+        return f"rejected by {last['stage']}: {last.get('reason', 'duplicate')}"
     if events["verdict"] == "pending":
         return f"kept by {last['stage']}; the stages after it have not run"
     if events["verdict"] == "unknown":
         return (
-            f"kept by {last['stage']}; what happened then is not known, since "
-            f"{events['lost'][0]} is gone: the next run makes it again"
+            f"kept by {last['stage']}; the later stages are unknown, because {events['lost'][0]} "
+            "is missing: the next run rebuilds it"
         )
     return "kept; its tokens are in tokens/"
 
@@ -156,8 +156,8 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
     root = require_run(workdir)
     if not root.datasets:
         raise NotFound(
-            f"no stage of {workdir} has finished yet; "
-            f"{command('owt', 'ls', workdir)} shows how far it is"
+            f"no stage of {workdir} has finished yet: run {command('owt', 'ls', workdir)} to see "
+            "the progress"
         )
     return {
         name: surviving_files(workdir, root.datasets[name])
@@ -376,7 +376,7 @@ def _place_among_known_texts(decisions: DatasetReader, text_id: int) -> str | No
                 text = (record.fields or {}).get("text")
                 if isinstance(text, str) and text_id == _id_of_known_text(text):
                     return record.where
-    return f"one of the files of --against, which have changed since: {', '.join(names)}"
+    return f"a file of --against that has been changed or deleted: one of {', '.join(names)}"
 
 
 def _id_of_known_text(text: str) -> int:

@@ -46,9 +46,9 @@ TRAINING = (
 
 
 def _flags(parser: CommandParser) -> None:
-    """Run the complete job offline: serve a small web on loopback, run every stage over real
-    HTTP from a Reddit dump of its links, verify the run, train a small GPT-2 on it and let it
-    write.
+    """Run the complete pipeline offline. The demo serves a small web on loopback, runs every stage
+    over real HTTP from a Reddit dump of links into that web, verifies the run, trains a small GPT-2
+    on the tokens, and prints a sample of the model.
 
     examples:
       owt demo demo-run --workers 2
@@ -72,8 +72,8 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--write_inputs",
         metavar="DIR",
-        help=f"write {INPUTS[0]} and {INPUTS[1]}, the web's pages, into DIR, and stop: to try "
-        f"other commands on",
+        help=f"write {INPUTS[0]} (links) and {INPUTS[1]} (pages) into DIR, for trying other "
+        "commands, and stop",
     )
 
 
@@ -94,7 +94,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         f"done in {time.monotonic() - started:.0f} s. The report: "
         f"{folder / 'report' / 'index.html'}"
     )
-    _say(f"ask about any page:  owt why {folder} http://hermit.demo.test/a")
+    _say(f"see what happened to a page:  owt why {folder} http://hermit.demo.test/a")
     return code
 
 
@@ -152,7 +152,7 @@ def train(data: Path, out: Path) -> int:
     Does nothing and returns 0 if torch is not installed.
     """
     if importlib.util.find_spec("torch") is None:
-        _say("no training: torch is not installed (pip install torch safetensors)")
+        _say("skipped the training: torch is not installed (pip install torch safetensors)")
         return 0
     # An earlier demo may have left a model there.
     shutil.rmtree(out, ignore_errors=True)

@@ -72,7 +72,7 @@ def with_generations(
     if generations[0].stage != stage.name:
         other = "collected URLs" if stage.name == "import" else "imported text"
         raise UserError(
-            f"{workdir} has {other}, which {stage.name} would replace: use another folder"
+            f"{workdir} contains {other}, which {stage.name} would replace: use another folder"
         )
     wished_by_name = {_name(source): source for source in wished}
     _check_named(stage, recorded, wished_by_name, root, workdir, is_adding=add)
@@ -105,7 +105,7 @@ def _with_current_sources(
             source = recorded
         if _content(source) != _content(recorded):
             logger.info(
-                "%s: %s has changed since generation %d was made from it",
+                "%s: %s has changed since generation %d was built from it",
                 generation.stage,
                 source["name"],
                 number,
@@ -143,7 +143,7 @@ def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, An
         words = ["owt", "import", str(workdir), *uris, "--add"]
         return f"run {command(*words)} to add {pronoun} as a generation"
     if not workdir.exists("settings.toml"):
-        return f"give --add, too, to add {pronoun} as a generation"
+        return f"repeat the command with --add to add {pronoun} as a generation"
     words = ["owt", "run", str(workdir), "--add", *_flags_of(stage, new)]
     return f"run {command(*words)} to add {pronoun} as a generation"
 
@@ -176,12 +176,16 @@ def _check_named(
     )
     if len(unnamed) == len(recorded) and not new:
         restoring = _command_naming(stage, workdir, recorded)
-        raise UserError(f"{problem}: restore them, with your other settings, as {restoring} does")
+        raise UserError(
+            f"{problem}: run {restoring}, with your other flags, to restore the settings"
+        )
     # Without --add, the flags may have replaced the sources of the settings, which name more.
     sources = [*unnamed, *new] if is_adding or not new else new
-    purpose = "adds to all generations" if new else "goes on with all generations"
+    purpose = "to continue with all generations"
+    if new:
+        purpose = "to add the new sources and keep all generations"
     adding = _command_naming(stage, workdir, sources, "--add")
-    raise UserError(f"{problem}: {adding} {purpose}")
+    raise UserError(f"{problem}: run {adding} {purpose}")
 
 
 def _command_naming(

@@ -113,6 +113,16 @@ def shards_read_by(stage: Stage, root: Root, shard: int) -> range:
     return range(root.num_shards)
 
 
+DESCRIBED = "described"
+"""The property of a manifest with the digest of what its assets tell about other datasets."""
+
+
+def digest_of_described(stage: Stage, root: Root) -> str | None:
+    """Return the digest of `Stage.described`; None if the assets tell about no other dataset."""
+    described = stage.described(root)
+    return None if described is None else digest_of(described)
+
+
 def digest_of(content: Any) -> str:
     """Return the hex SHA-256 of the content as JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

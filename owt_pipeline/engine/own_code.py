@@ -31,7 +31,7 @@ def load_own(name: str, option: str) -> Callable[..., Any]:
             f"{option}: {name} cannot be imported ({type(error).__name__}: {error})"
         ) from error
     if not hasattr(module, attribute):
-        raise UserError(f"{option}: module {module_name} has no {attribute!r}")
+        raise UserError(f"{option}: the module {module_name} has no function {attribute!r}")
     function = getattr(module, attribute)
     if not callable(function):
         raise UserError(f"{option}: {name} is of type {type(function).__name__}, not a function")

@@ -20,8 +20,10 @@ from typing import Any
 
 from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.keys import (
+    DESCRIBED,
     KeyContents,
     digest_of,
+    digest_of_described,
     shards_read_by,
     sources_of,
     with_generations_of,
@@ -40,6 +42,7 @@ from owt_pipeline.ledger.dataset import DatasetReader, RecordsReader
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
 from schemas.manifest import FileTable, Manifest, Root, ShardRecord
+from schemas.quantities import pluralize
 
 logger = logging.getLogger("owt")
 
@@ -60,8 +63,8 @@ class StagePlan:
       made_from: the same without the shard's history of retries and takedowns.
       records: the record of each shard that has this key; None if it is missing.
       published_records: the published records, by shard.
-      published: the manifest if it has these records. Then nothing needs to be published unless
-        something is made.
+      published: the manifest if it has these records, and its assets are complete and up to date.
+        Then nothing needs to be published unless something is made.
       lost: shards that have a record but miss files of it. Also shards that a takedown changes and
         that miss published files.
       pending: the shards to make.
@@ -192,13 +195,14 @@ def _find_records(plan: StagePlan, workdir: Storage) -> None:
         return
     if len(published) > num_shards:
         raise UserError(
-            f"{workdir} has {len(published)} shards of {plan.stage.output}/, but its settings ask "
-            f"for {num_shards}"
+            f"{workdir}/{plan.stage.output} has "
+            f"{pluralize(len(published), 'published shard')}, but "
+            f"the run has only {num_shards}"
         )
     _find_unpublished_records(plan, workdir)
     num_found = sum(record is not None for record in plan.records)
     if plan.is_resumed:
-        plan.cause = f"{num_found} of {num_shards} shards are finished; continuing"
+        plan.cause = f"resuming with {num_found} of {num_shards} shards finished"
     elif manifest is not None and plan.keys[0]:
         plan.cause = _difference(manifest, plan)
 
@@ -278,6 +282,9 @@ def _choose_shards(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]
     plan.pending = missing | plan.lost
     if assets:
         plan.published = None
+    elif plan.published is not None and _describes_other_settings(plan, plan.published):
+        plan.cause = plan.cause or "settings of earlier stages that it describes have changed"
+        plan.published = None
     plan.num_settled = _count_settled(plan)
     for shard in plan.pending:
         if _can_patch(plan, workdir, shard):
@@ -285,6 +292,15 @@ def _choose_shards(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]
         # Optional inputs are read if they exist.
         for name in plan.stage.inputs:
             needed.setdefault(name, set()).update(shards_read_by(plan.stage, plan.root, shard))
+
+
+def _describes_other_settings(plan: StagePlan, published: Manifest) -> bool:
+    """Return whether the assets of a published output tell what is not so any more.
+
+    An output of an earlier version of the project does not record what they tell.
+    """
+    recorded = published.properties.get(DESCRIBED)
+    return recorded is not None and recorded != digest_of_described(plan.stage, plan.root)
 
 
 def _find_lost_shards(
@@ -317,7 +333,7 @@ def _describe_problems(problems: Mapping[str, str]) -> str:
     path, problem = min(problems.items())
     if len(problems) == 1:
         return f"{path} {problem}"
-    return f"{path} {problem}, and {len(problems) - 1} more files"
+    return f"{path} {problem} (and {pluralize(len(problems) - 1, 'more file')})"
 
 
 def _count_settled(plan: StagePlan) -> int:
@@ -351,18 +367,18 @@ def _difference(manifest: Manifest, plan: StagePlan) -> str:
     """Return the first difference between a published output and the plan, for the log."""
     stage = plan.stage
     if manifest.stage_version != stage.version:
-        return f"the stage's code is of version {stage.version}, was {manifest.stage_version}"
+        return f"version {stage.version} of the stage replaces version {manifest.stage_version}"
     options = stage.key_options(plan.options)
     for name in {**options, **manifest.options}:
         if manifest.options.get(name) != options.get(name):
-            return f"{name} is {options.get(name)!r}, was {manifest.options.get(name)!r}"
+            return f"{name} is now {options.get(name)!r} (was {manifest.options.get(name)!r})"
     if manifest.num_shards != len(plan.keys):
-        return f"{len(plan.keys) - manifest.num_shards} shards were added"
+        return f"{pluralize(len(plan.keys) - manifest.num_shards, 'shard')} added"
     external_inputs = stage.external_inputs(plan.options, manifest.sources)
     sources = key_sources([*external_inputs, *sources_of(stage, plan.root)])
     recorded = key_sources(manifest.sources)
     changed = [source for source in sources if source not in recorded]
     names = sorted({str(source.get("name") or source.get("kind")) for source in changed})
     if names:
-        return f"{', '.join(names[:3])} {'has' if len(names) == 1 else 'have'} changed"
+        return f"inputs changed: {', '.join(names[:3])}"
     return "inputs changed"

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from owt_pipeline.engine.keys import sources_of
+from owt_pipeline.engine.keys import DESCRIBED, digest_of_described, sources_of
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Summary, recorded_sources
 from owt_pipeline.engine.stage_work import is_published, open_run
 from owt_pipeline.errors import LedgerError, UserError
@@ -65,7 +65,8 @@ def publish(
     records = _records_of_shards(run)
     _check_files(run, records)
     summary = run.stage.finish(run, records)
-    manifest, written = _publish_summary(run, records, summary, version)
+    described = digest_of_described(run.stage, root)
+    manifest, written = _publish_summary(run, records, summary, described, version)
     entry = _log_entry(run, manifest)
     append_to_log(run.workdir, entry)
     logger.info("%s: %s (%.1f s)", manifest.stage, manifest.counts, entry["seconds"])
@@ -77,13 +78,17 @@ def _check_files(run: StageRun, records: Sequence[ShardRecord]) -> None:
     files = [file for shard in sorted(run.plan.pending) for file in records[shard].files]
     for path, problem in lost_files(run.workdir, files).items():
         raise UserError(
-            f"{run.workdir.path(path)} {problem}, since the stage wrote it: run the same command "
-            f"again"
+            f"another process changed or removed a file while the stage ran: "
+            f"{run.workdir.path(path)} {problem}: run the same command again"
         )
 
 
 def _publish_summary(
-    run: StageRun, records: Sequence[ShardRecord], summary: Summary, version: str | None
+    run: StageRun,
+    records: Sequence[ShardRecord],
+    summary: Summary,
+    described: str | None,
+    version: str | None,
 ) -> tuple[Manifest, str]:
     """Publish the records with the stage's summary; return the manifest and the root's version."""
     assets = [file for file in run.plan.assets if file.path not in summary.contents]
@@ -96,7 +101,9 @@ def _publish_summary(
         raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
     recorded = recorded_sources(run.stage, run.published)
     external_inputs = run.stage.external_inputs(run.options, recorded)
-    properties = run.properties if summary.properties is None else summary.properties
+    properties = dict(run.properties if summary.properties is None else summary.properties)
+    if described is not None:
+        properties[DESCRIBED] = described
     return publish_dataset(
         run.workdir,
         records,
@@ -116,7 +123,7 @@ def _publish_summary(
         },
         sources=[*external_inputs, *sources_of(run.stage, run.root)],
         stats=dict(sorted(stats.items())),
-        properties=dict(properties),
+        properties=properties,
     )
 
 
@@ -176,10 +183,10 @@ def _check_same_bytes(run: StageRun, before: ShardRecord, now: ShardRecord) -> N
     records = run.workdir.path(f"{ledger_of(run.stage.name)}/records")
     file_list = run.workdir.path(run.published.files.path)
     raise UserError(
-        f"shard {before.shard} of {run.stage.output}/ was gone, and has other bytes now that it "
-        f"was made again. Made with {_list_versions(before)}; now {_list_versions(now)}: use those "
-        f"versions, or delete {records} and {file_list} to make the dataset, and those after it, "
-        "anew with the same command"
+        f"shard {before.shard} of {run.stage.output}/ was missing, and the rebuilt shard has other "
+        f"bytes. It was first built with {_list_versions(before)}, and now with "
+        f"{_list_versions(now)}: use the first versions, or delete {records} and {file_list} and "
+        "run the same command again to rebuild this dataset and the datasets after it"
     )
 
 

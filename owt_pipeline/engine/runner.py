@@ -103,7 +103,8 @@ def run_stages(
         if cluster is not None and is_detached:
             _run_on_cluster(unfinished, runtime, version, cluster)
             raise JobRuns(
-                f"the job works on {runtime.workdir}; run the same command again for its outcome"
+                f"the job is running in {runtime.workdir}; run the same command again to see its "
+                "outcome"
             )
         return results + _run_graph(unfinished, runtime, version, cluster)
 
@@ -163,7 +164,7 @@ def without_imported(
     is_imported = "documents" in root.datasets and root.datasets["documents"].stage == "import"
     if len(others) == len(stages) or not is_imported:
         return stages
-    logger.info("%s has imported text: collect, fetch and extract are left out", workdir)
+    logger.info("skipping collect, fetch and extract, since %s has imported text", workdir)
     return others
 
 

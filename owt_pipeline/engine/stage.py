@@ -126,9 +126,13 @@ class Stage:
     def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """Return the retries or takedowns in the run's history that change a shard, as JSON.
+        """Return what else changes a shard, such as retries or takedowns, as JSON, or None."""
+        return None
 
-        Returns None if there are none.
+    def described(self, root: Root) -> Any:
+        """Return what the assets of the output tell about other datasets, as JSON, or None.
+
+        If only this changes, the output is published again from the same shards.
         """
         return None
 

@@ -40,7 +40,9 @@ def plan_stage(
     if plan.cause:
         num_pending = len(plan.pending)
         num_shards = len(plan.keys)
-        logger.info("%s: %s; %d of %d shards run", stage.name, plan.cause, num_pending, num_shards)
+        logger.info(
+            "%s: %s; running %d of %d shards", stage.name, plan.cause, num_pending, num_shards
+        )
     workdir.remove_dead_spools()
     logger.debug("%s: %s", stage.name, options)
     return _set_up(plan, runtime, root)

@@ -132,12 +132,12 @@ def _check_dataflow(
             google.auth.default()
         except google.auth.exceptions.GoogleAuthError as error:
             raise UserError(
-                f"no credentials for Google Cloud (`gcloud auth application-default login`): "
-                f"{_one_line(str(error))}"
+                f"no credentials for Google Cloud ({_one_line(str(error))}): run "
+                "`gcloud auth application-default login`"
             ) from None
     if not workdir.uri.startswith("gs://"):
         raise UsageError(
-            f"{workdir}: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"
+            f"Dataflow's workers cannot read {workdir}; give a bucket, gs://BUCKET/FOLDER"
         )
     for stage, settings in stages:
         for field in dataclasses.fields(settings):
@@ -145,17 +145,18 @@ def _check_dataflow(
             if field.metadata.get("metavar") in _PATHS:
                 for path in value if isinstance(value, tuple) else [value or "://"]:
                     if "://" not in path:
-                        there = "" if os.path.exists(path) else ", and it is not here either"
+                        existence = ""
+                        if not os.path.exists(path):
+                            existence = ", and it does not exist on this machine either"
                         raise UsageError(
-                            f"{stage.name}: {field.name}: {path} is a path of this machine, which "
-                            f"Dataflow's workers "
-                            f"cannot read{there}"
+                            f"{stage.name}: {field.name}: Dataflow's workers cannot read the local "
+                            f"path {path}{existence}; give a URI such as gs://BUCKET/FILE"
                         )
     if not (_stages_package(given) or given["sdk_container_image"]):
         raise UsageError(
             "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or "
-            "the wheel with "
-            "--extra_package (`pip wheel --no-deps --wheel-dir dist .` makes it)"
+            "give the wheel with --extra_package (`pip wheel --no-deps --wheel-dir dist .` builds "
+            "the wheel)"
         )
     for place in (given["temp_location"], given["staging_location"]):
         if place and place.startswith("gs://"):
@@ -175,8 +176,8 @@ def _check_portable(given: Mapping[str, Any], runner: str) -> None:
     flag, address = "--job_endpoint", given["job_endpoint"]
     if not address and runner == "PortableRunner":
         raise UsageError(
-            "--runner PortableRunner needs --job_endpoint HOST:PORT, the address of a job server "
-            "that runs"
+            "--runner PortableRunner needs --job_endpoint HOST:PORT, the address of a running job "
+            "server"
         )
     if not address and runner == "FlinkRunner":
         flag, address = "--flink_master", given["flink_master"]
@@ -197,10 +198,8 @@ def _check_portable(given: Mapping[str, Any], runner: str) -> None:
     if kind == "DOCKER" and not (named or _stages_package(given) or given["sdk_container_image"]):
         raise UsageError(
             "the workers need this package: start a worker pool in an environment with the wheel "
-            "and give "
-            "--environment_type=EXTERNAL --environment_config=HOST:PORT, or give an image (see "
-            "Dockerfile) with "
-            "--environment_config=IMAGE"
+            "and give --environment_type=EXTERNAL --environment_config=HOST:PORT, or give an image "
+            "(see Dockerfile) with --environment_config=IMAGE"
         )
 
 
@@ -218,7 +217,8 @@ def _check_answers(flag: str, address: str) -> None:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except OSError as error:
         raise UserError(
-            f"{flag} {address}: nothing answers there ({error.strerror or error}); is it running?"
+            f"{flag} {address}: no server responds ({error.strerror or error}): check the address, "
+            "and that the server is running"
         ) from None
 
 
@@ -236,7 +236,7 @@ def failure(error: Exception) -> UserError:
     text = _one_line(without_traceback(str(error)))
     if len(text) > 600:
         text = f"{text[:300]} … {text[-300:]}"
-    return UserError(f"the job failed ({type(error).__name__}: {text}); see the runner's log")
+    return UserError(f"the job failed ({type(error).__name__}: {text}): see the runner's log")
 
 
 def _one_line(text: str) -> str:

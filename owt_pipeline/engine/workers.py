@@ -97,8 +97,8 @@ def died(death: WorkerDied) -> UserError | WorkerError:
     """Return the error for a death that no task should be able to cause."""
     if death.exit_code == -signal.SIGKILL and not death.timed_out:
         return UserError(
-            "a worker process was killed, as the kernel does when memory is used up: use fewer "
-            "--workers, or a machine with more memory, and run the same command again"
+            "a worker process was killed, probably by the kernel because memory is used up: use "
+            "fewer --workers, or a machine with more memory, and run the same command again"
         )
     return WorkerError(f"a worker process died: {death}")
 
@@ -309,7 +309,8 @@ def _start(target: Callable[..., object], *arguments: Any) -> Any:
             except (EOFError, ConnectionError) as error:
                 if wait is None:
                     raise ChildProcessError(
-                        "the process that starts others has ended. Out of memory?"
+                        "the process that starts the workers has ended, perhaps because memory is "
+                        "used up: use fewer --workers, and run the same command again"
                     ) from error
                 # A server that was killed a moment ago is started again once it has ended.
                 time.sleep(wait)

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
+from owt_pipeline.formats.file_kinds import flag_for, is_web_page
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
@@ -36,11 +37,14 @@ from owt_pipeline.formats.warc import (
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ARC_MAGIC = b"filedesc:"
-_LF_HEAD = re.compile(rb"(?:\A|\n)WARC/\d\.\d+\n")
+_LF_HEAD = re.compile(rb"WARC/\d\.\d+\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
-_HTML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype|!--|html|head|body|\?xml)", re.IGNORECASE)
 _MAKE_WARC = "make a WARC file of it with `warcio recompress FILE COPY.warc.gz`"
 _CONVERT = "make a copy that can be read with `warcio recompress FILE COPY.warc.gz`"
+
+
+_OTHER_NAMES = "FastWARC cannot read its head, whose fields have names in other letters"
+_RENAME = "write the names of fields as in the standard (WARC-Type, Content-Length)"
 
 
 @dataclass(frozen=True)
@@ -98,38 +102,46 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
     other archive without responses is a `Broken`. So are records that share a gzip member, since
     none of them has a range of bytes.
     """
-    start = file.read(1 << 16)
-    file.seek(0)
-    is_gzip = start.startswith(_GZIP_MAGIC)
-    if is_gzip:
-        with contextlib.suppress(zlib.error):
-            start = zlib.decompressobj(31).decompress(start, 1 << 12)
+    is_gzip = _begins(file, 0, _GZIP_MAGIC)
+    start = _start_of_record(file, 0)
     if start.startswith(_ARC_MAGIC):
         yield Broken(None, "an ARC file, and only WARC files are read", _MAKE_WARC)
     elif start.startswith(b"WARC/"):
-        yield from _captures(file, size, is_gzip, has_lf_heads=_LF_HEAD.search(start) is not None)
+        yield from _captures(file, size, is_gzip)
     elif size:
         yield Broken(None, _not_a_warc(start))
 
 
 def _not_a_warc(start: bytes) -> str:
     """Return why a file that begins with `start` is not a WARC file."""
-    if _HTML.match(start):
+    if is_web_page(start):
         return "not a WARC file but a web page, such as the error page of a server"
-    return f"not a WARC file, since it begins with {start[:20]!r}"
+    kind = flag_for(start)
+    guess = f" ({kind})" if kind else ""
+    return f"not a WARC file, since it begins with {start[:20]!r}{guess}"
 
 
-def _captures(
-    file: BinaryIO, size: int, is_gzip: bool, has_lf_heads: bool
-) -> Iterator[Capture | Broken]:
+def _start_of_record(file: BinaryIO, at: int) -> bytes:
+    """Return the first bytes of the record at `at`, decompressed; the file's position stays."""
+    position = file.tell()
+    file.seek(at)
+    start = file.read(1 << 16)
+    file.seek(position)
+    if start.startswith(_GZIP_MAGIC):
+        with contextlib.suppress(zlib.error):
+            return zlib.decompressobj(31).decompress(start, 1 << 12)
+    return start
+
+
+def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Broken]:
     """Yield the captures of a WARC file, each when the next record shows where it ends."""
     waiting: Callable[[int], Capture] | None = None
     kinds: list[str] = []
     at = -1
     problem = ""
+    remedy = COMPLETE
     try:
-        # In its quirks mode, FastWARC also skips damage, so only files that need it get it.
-        for record in ArchiveIterator(file, parse_http=False, quirks_mode=has_lf_heads):
+        for record in _records(file):
             last_at = at
             at = record.stream_pos
             if is_gzip and _shares_member(file, last_at, at, num_before=len(kinds)):
@@ -141,6 +153,9 @@ def _captures(
             kinds.append(record.headers.get("WARC-Type") or "")
             if "Content-Length" not in record.headers:
                 raise BadRecord("the file ends within its head")
+            if record.headers["Content-Length"].strip() != str(record.content_length):
+                remedy = _RENAME
+                raise BadRecord(_OTHER_NAMES)
             if _is_response(record):
                 waiting = partial(
                     _capture, at, target_uri(record), capture_time(record), read_block(record)
@@ -159,7 +174,7 @@ def _captures(
     if waiting is not None:
         yield waiting(end)
     if problem:
-        yield Broken(max(at, 0), problem)
+        yield Broken(max(at, 0), problem, remedy)
     elif len(kinds) > 1 and not {"response", "resource"}.intersection(kinds):
         names = ", ".join(sorted(set(kinds)))
         yield Broken(
@@ -167,6 +182,28 @@ def _captures(
             f"no response among its records ({names}): WET and WAT files have no pages, their WARC "
             f"files do",
         )
+
+
+def _records(file: BinaryIO) -> Iterator[Any]:
+    """Yield the records of a WARC file; those from the first head of LF lines on in FastWARC's
+    quirks mode.
+
+    In that mode, FastWARC also skips damage, so only the part of a file that needs it gets it.
+    """
+    if not _has_lf_head(file, 0):
+        for record in ArchiveIterator(file, parse_http=False):
+            is_unknown = record.record_type == WarcRecordType.unknown
+            if is_unknown and _has_lf_head(file, record.stream_pos):
+                file.seek(record.stream_pos)
+                break
+            yield record
+        else:
+            return
+    yield from ArchiveIterator(file, parse_http=False, quirks_mode=True)
+
+
+def _has_lf_head(file: BinaryIO, at: int) -> bool:
+    return _LF_HEAD.match(_start_of_record(file, at)) is not None
 
 
 def _shares_member(file: BinaryIO, last_at: int, at: int, num_before: int) -> bool:

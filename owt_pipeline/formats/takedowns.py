@@ -306,6 +306,6 @@ def read_kept(workdir: Storage, path: str) -> bytes:
                 workdir.write(path, content)
             return content
     raise UserError(
-        f"{workdir.path(path)} is missing or damaged, and so is {workdir.path(path)}{COPY_SUFFIX}; "
-        "without it, forgotten documents would come back: restore either file from a backup"
+        f"{workdir.path(path)} and its copy {workdir.path(path)}{COPY_SUFFIX} are missing or "
+        "damaged; without them, removed documents would return: restore either file from a backup"
     )

@@ -62,8 +62,8 @@ class DatasetReader:
     def remedy(self) -> str:
         """Return the advice to rebuild the dataset, for a message."""
         if self.manifest.stage == "import":
-            return f"{command('owt', 'import', self.workdir)} with the same files makes it again"
-        return f"{command('owt', 'run', self.workdir)} makes it again"
+            return f"run {command('owt', 'import', self.workdir)} with the same files to rebuild it"
+        return f"run {command('owt', 'run', self.workdir)} to rebuild it"
 
     @property
     def num_shards(self) -> int:
@@ -274,8 +274,8 @@ def reading(workdir: Storage, name: str) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())
         raise UserError(
-            f"{workdir.path(name)} cannot be read: {problem}. It was changed or removed after it "
-            f"was written: run {command('owt', 'verify', run_of(workdir), '--repair')}, then "
+            f"{workdir.path(name)} was changed or removed after it was written, and cannot be read "
+            f"({problem}): run {command('owt', 'verify', run_of(workdir), '--repair')}, then "
             f"{command('owt', 'run', run_of(workdir))}"
         ) from error
 
@@ -292,7 +292,7 @@ def _file_table(workdir: Storage, path: str, sha256: str, remedy: str) -> FileTa
         data = workdir.read(path)
     except OSError as error:
         raise UserError(
-            f"{workdir.path(path)}, the list of files, cannot be read ({error}): {remedy}"
+            f"the list of files {workdir.path(path)} cannot be read ({error}): {remedy}"
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
         raise UserError(f"{workdir.path(path)} was changed after it was written: {remedy}")

@@ -54,10 +54,13 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
     try:
         copy = Root.from_json(workdir.read(COPY), workdir.path(COPY))
     except (FileNotFoundError, ManifestError) as error:
-        raise UserError(f"{workdir.path(ROOT)} is damaged, and so is its copy ({error})") from error
+        raise UserError(
+            f"{workdir.path(ROOT)} and its copy are damaged ({error}): restore one of them from a "
+            "backup"
+        ) from error
     takedowns = _longest_takedowns(workdir) or copy.takedowns
     restored = msgspec.structs.replace(copy, takedowns=takedowns)
-    logger.warning("%s was damaged or gone, and is restored from its copy", workdir.path(ROOT))
+    logger.warning("%s was damaged or missing; restored it from its copy", workdir.path(ROOT))
     # If two processes restore it at once, only one succeeds, and both read the same root.
     workdir.swap(ROOT, restored.to_json(), version)
     return read_root(workdir)
@@ -118,9 +121,8 @@ def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root
     root, current = read_root(workdir)
     if version is not None and current is None:
         raise UserError(
-            f"{workdir}: the workers do not see what is written there; give a bucket (gs://, "
-            f"s3://, az://), or a "
-            "folder with the same path on a disk that all machines share"
+            f"the workers do not see the files in {workdir}; give a bucket (gs://, s3://, az://), "
+            "or a folder on a disk that all machines share under the same path"
         )
     if current != version and root.run != run:
         raise published_by_another(workdir)
@@ -179,7 +181,7 @@ def require_run(workdir: Storage, advice: str = "check the path") -> Root:
     """
     root, version = read_root(workdir)
     if version is None:
-        raise NotFound(f"{workdir} is not a run: no stage has written anything there; {advice}")
+        raise NotFound(f"{workdir} is not a run: it has no {ROOT}; {advice}")
     return root
 
 

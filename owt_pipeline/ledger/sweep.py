@@ -92,7 +92,7 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
             table = DatasetReader(workdir, manifest).table_of_files
         except UserError as error:
             # The list of a dataset that this run has not made is damaged, so its files are unknown.
-            logger.warning("out-of-date files stay: %s", error)
+            logger.warning("out-of-date files were not removed: %s", error)
             return
         keys[manifest.stage] = [record.key for record in table.records]
         named.add(manifest.files.path)

@@ -47,10 +47,10 @@ def check_versions(expected: Mapping[str, str]) -> None:
     here = versions_of_everything(libraries)
     if here != dict(expected):
         raise UserError(
-            f"a worker on {platform.node()} has other versions of what shapes bytes than the "
-            f"process that started the run. There: {_list_versions(here, expected)}. Here: "
-            f"{_list_versions(expected, here)}. Install the same wheel and versions in both "
-            "(constraints.txt)"
+            f"a worker on {platform.node()} has other versions than the process that started the "
+            f"run, so its files might differ. The worker has {_list_versions(here, expected)}. The "
+            f"process has {_list_versions(expected, here)}. Install the same wheel and versions in "
+            "both (constraints.txt)"
         )
 
 

@@ -399,7 +399,9 @@ def each_once(paths: Iterable[str], what: str) -> list[str]:
         place = path if "://" in path else os.path.abspath(path)
         first_path = path_by_place.setdefault(place, path)
         if first_path != path:
-            logger.warning("%s: %s is %s, which is read once", what, path, first_path)
+            logger.warning(
+                "%s: %s is the same file as %s, and is read once", what, path, first_path
+            )
     return list(path_by_place.values())
 
 

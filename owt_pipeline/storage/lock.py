@@ -7,13 +7,14 @@ where a job on a cluster does the work, it is an object, `.job`. It is created o
 renewed by the process that waits for the job, and by each worker before a part. An object that has
 not changed for ten minutes can be taken over. The process that watches the object measures them by
 its own clock, so the clocks of two machines are never compared. The object of a single process of
-this machine can be taken over as soon as the process has ended.
+this machine, or of this container, can be taken over as soon as the process has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import logging
 import os
 import socket
@@ -49,6 +50,7 @@ class Holder(msgspec.Struct, frozen=True):
       pid: its process.
       host: the process's machine.
       alone: whether only this process holds the lock, without a job whose workers renew it, too.
+      pid_space: what tells the machine's process numbers from other numbers (`_pid_space`).
       renewals: number of renewals. On S3, equal contents would have equal versions.
     """
 
@@ -58,6 +60,7 @@ class Holder(msgspec.Struct, frozen=True):
     host: str = ""
     alone: bool = False
     renewals: int = 0
+    pid_space: str = ""
 
     def __str__(self) -> str:
         if not self.pid:
@@ -235,9 +238,7 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
                 # The parts notice it themselves.
                 return
             except (OSError, UserError) as error:
-                logger.warning(
-                    "the lock on %s could not be renewed, trying again: %s", workdir, error
-                )
+                logger.warning("could not renew the lock on %s; trying again: %s", workdir, error)
 
     threading.Thread(target=keep, name="lock", daemon=True).start()
     try:
@@ -258,7 +259,8 @@ def _wait_for_end(workdir: Storage) -> bool:
     if holder is not None and _has_ended(holder):
         return True
     logger.warning(
-        "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
+        "%s is in use by %s: waiting %.0f s to see whether it is alive; if that job has ended, "
+        "delete %s",
         workdir, holder, TERM_SECONDS, workdir.path(OBJECT),
     )  # fmt: skip
     end = time.monotonic() + TERM_SECONDS
@@ -286,7 +288,8 @@ def running(workdir: Storage) -> Holder | None:
 
 def _has_ended(holder: Holder) -> bool:
     """Return whether the object belongs to a single process of this machine, now ended."""
-    if not holder.alone or holder.host != socket.gethostname():
+    here = (socket.gethostname(), _pid_space())
+    if not holder.alone or (holder.host, holder.pid_space) != here:
         return False
     try:
         os.kill(holder.pid, 0)
@@ -302,7 +305,7 @@ def mention_running(workdir: Storage) -> None:
     """Log a warning if a run is at work, for commands that read its folder."""
     if holder := running(workdir):
         logger.warning(
-            "%s is in use by %s: what it has not finished is not there yet", workdir, holder
+            "%s is in use by %s: outputs that it has not finished are not included", workdir, holder
         )
 
 
@@ -342,7 +345,19 @@ def _decode(content: bytes) -> Holder | None:
 
 
 def _me(run: str, *, alone: bool = False) -> Holder:
-    return Holder(run, _command(), os.getpid(), socket.gethostname(), alone)
+    return Holder(run, _command(), os.getpid(), socket.gethostname(), alone, pid_space=_pid_space())
+
+
+@functools.cache
+def _pid_space() -> str:
+    """Return the ids of the kernel's boot and of this process's PID namespace; "" if unknown.
+
+    Containers may have one hostname and their own process numbers, with `docker run --network host`
+    for example. By its number, a process of another container would seem to have ended.
+    """
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return ""
 
 
 def _command() -> str:

@@ -95,7 +95,7 @@ ELSEWHERE = {
     # gcloud
     | {"freshness"}
     # hf
-    | {"local-dir"}
+    | {"local-dir", "revision"}
     # tensorboard
     | {"logdir"}
     # xz
@@ -175,7 +175,7 @@ def files() -> Iterator[Path]:
             is_generated = path.is_relative_to(REPOSITORY / "docs/options") or path.name == "api.md"
             if is_generated or "peers" in path.parts:
                 continue
-            if path.suffix in (".html", ".md", ".py", ".sql", ".toml"):
+            if path.suffix in (".html", ".md", ".py", ".sql", ".toml", ".txt"):
                 yield path
 
 

@@ -101,7 +101,7 @@ def test_unreachable_inputs_are_refused_before_the_job(
     code, printed = sent.run("local", str(tmp_path / "run"))
     assert code == 2
     assert printed.strip() == (
-        f"owt: error: {tmp_path}/run: Dataflow's workers cannot read it; "
+        f"owt: error: Dataflow's workers cannot read {tmp_path}/run; "
         "give a bucket, gs://BUCKET/FOLDER"
     )
 

@@ -238,7 +238,7 @@ def test_a_job_submitted_after_its_servers_death_continues(
         # The log of Beam's own threads is above it.
         last_line = printed.splitlines()[-1]
         assert last_line.startswith("owt: error: the job failed"), printed
-        assert last_line.endswith("; see the runner's log")
+        assert last_line.endswith(": see the runner's log")
     cluster.start_job_server()
     end = time.monotonic() + 800
     # The command is refused while the first job runs, for which no launcher waits any more.

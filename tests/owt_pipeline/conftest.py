@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import copy_of, made_once, run_owt, write_sources
 from tests.servers.azure import az_bucket
 from tests.servers.gcs import gcs_bucket
@@ -57,3 +58,22 @@ def place(
     else:
         with BUCKETS[request.param]() as uri:
             yield uri
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the name of each file that is hashed completely.
+
+    This process forgets the digests that it has computed: another one knows the recorded digests
+    only.
+    """
+    names: list[str] = []
+    sha256 = Storage.sha256
+
+    def record(folder: Storage, name: str) -> str:
+        names.append(name)
+        return sha256(folder, name)
+
+    monkeypatch.setattr(Storage, "sha256", record)
+    monkeypatch.setattr("owt_pipeline.storage.folder._sha256_by_file", {})
+    return names

@@ -9,13 +9,17 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from owt_pipeline.engine import lifecycle, parts, plan, runner, stage_work
+from owt_pipeline.engine import graph, lifecycle, parts, plan, runner, stage_work
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats import forgotten_texts, takedowns
 from owt_pipeline.ledger import dataset, root
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.disk import Disk
+from tests.owt_pipeline.runs import ask_owt
 
 
 def forget_processes() -> None:
@@ -77,6 +81,28 @@ def stopping_at(num_writes: int, stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for name, original in originals.items():
             setattr(Disk, name, original)
+
+
+def interrupt(run: Path, stage: str, *flags: object) -> list[Path]:
+    """Run a stage with these flags, and stop it before it publishes; returns its new records."""
+    records = run / "ledger" / stage / "records"
+    before = set(records.glob("*.json"))
+    with stopping_before_publication():
+        ask_owt("run", run, "--until", stage, *flags, code=1)
+    finished = sorted(set(records.glob("*.json")) - before)
+    assert len(finished) == 2
+    return finished
+
+
+@contextlib.contextmanager
+def stopping_before_publication() -> Iterator[None]:
+    """Stop each stage that has written its shards, with Beam's runner and without it."""
+
+    def stop(*_: object) -> None:
+        raise UserError("stopped")
+
+    with mock.patch.object(graph, "publish", stop), mock.patch.object(parts, "publish", stop):
+        yield
 
 
 def refuse_writes() -> None:

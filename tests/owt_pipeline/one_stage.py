@@ -32,7 +32,8 @@ def run_alone(name: str, workdir: str, argv: Sequence[str]) -> int:
         runtime = runtime_of(workdir, arguments, run_flags, {})
         require_run(runtime.workdir)
         options = config.stage_options(stage, None, {}, flags_given(stage.options, arguments))
-        return exit_code(run_stages([(stage, options)], runtime), may_collect_nothing=True)
+        results = run_stages([(stage, options)], runtime)
+        return exit_code(results, runtime.workdir, may_collect_nothing=True)
 
     return reporting_errors(run)
 

@@ -14,7 +14,6 @@ from owt_pipeline.formats import records
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.collect import kind as collect_kind
 from owt_pipeline.stages.fetch import options as fetch_options
-from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import ask_owt, rows_of
 
 _HTML = [("Content-Type", "text/html; charset=utf-8")]
@@ -101,20 +100,6 @@ _KINDS = {
     "texts.jsonl": (_texts, _run_texts),
     "pages.warc": (_warc, _run_archive),
 }
-
-
-@pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of files that are hashed completely, as by a process that knows no digest."""
-    names: list[str] = []
-    sha256 = Storage.sha256
-
-    def record(folder: Storage, name: str) -> str:
-        names.append(name)
-        return sha256(folder, name)
-
-    monkeypatch.setattr(Storage, "sha256", record)
-    return names
 
 
 def edit_middle(path: Path) -> None:

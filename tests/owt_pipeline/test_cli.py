@@ -259,9 +259,7 @@ def test_a_missing_run_is_one_message_in_every_command(
     assert main([name, str(missing), *MORE_WORDS.get(name, [])]) == ExitCode.NOT_FOUND
     output, error = capsys.readouterr()
     assert output == ""
-    assert error.startswith(
-        f"owt: error: {missing} is not a run: no stage has written anything there; "
-    )
+    assert error.startswith(f"owt: error: {missing} is not a run: it has no ledger/manifest.json; ")
     assert error.count("\n") == 1
     assert not missing.exists()
 
@@ -277,7 +275,8 @@ def test_a_folder_with_other_files_is_refused_as_a_run(command: str, tmp_path: P
     sources = ["--links", os.devnull] if command == "run" else [texts]
     output = ask_owt(command, home, *sources, "--workers", 1, code=1)
     assert (
-        f"{home} is not a run and not empty: it has photos/holiday.jpg; give a new folder" in output
+        f"{home} is not a run, and it is not empty: it contains photos/holiday.jpg; give a new "
+        "folder" in output
     )
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
@@ -338,9 +337,9 @@ def test_a_run_without_a_document_ends_with_1_and_the_cause(tmp_path: Path) -> N
         "run", tmp_path / "run", config, "--workers", 1, "--pages_from", archive, code=1
     )
     assert "next:" not in output
-    assert "no document came out: fetch rejected all " in output.strip().splitlines()[-1]
+    assert "the run has no document: fetch rejected " in output.strip().splitlines()[-1]
     words = ["run", tmp_path / "run", config, "--until", "fetch", "--pages_from", archive]
-    assert "no document came out" in ask_owt(*words, code=1)
+    assert "the run has no document" in ask_owt(*words, code=1)
 
 
 def test_a_pipe_gets_lines_with_times_and_no_control_codes(

@@ -71,10 +71,10 @@ def test_a_rerun_only_makes_the_datasets_that_change(
     plan = ask_owt("run", run, small_config, "--min_tokens", 100, "--dry_run").splitlines()
     (plan_of_clean,) = (line for line in plan if line.startswith("clean"))
     num_documents = manifest_of(run, "documents").counts.left
-    expected = f"clean runs 3 of 3 {num_documents:,} min_tokens is 100, was 64"
+    expected = f"clean runs 3 of 3 {num_documents:,} min_tokens is now 100 (was 64)"
     assert plan_of_clean.split() == expected.split()
     output = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
-    assert "min_tokens is 100, was 64; 3 of 3 shards run" in output
+    assert "min_tokens is now 100 (was 64); running 3 of 3 shards" in output
     lines = [line for line in output.splitlines() if line.startswith(tuple(STAGES)[:3])]
     assert [line.split()[3] for line in lines] == ["finished"] * 3
     assert "no problems found" in ask_owt("verify", run)

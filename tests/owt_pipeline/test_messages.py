@@ -280,6 +280,16 @@ def owt_in(folder: Path, *words: object) -> tuple[int, str]:
     return process.returncode, process.stdout + process.stderr
 
 
+@pytest.fixture
+def run_words(own_code: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return the words of a run that may use the user's module, which was not imported yet."""
+    monkeypatch.syspath_prepend(str(own_code))
+    monkeypatch.delitem(sys.modules, "of_mine", raising=False)
+    links = own_code / "links.txt"
+    links.write_text("https://example.org/x\n")
+    return ["run", own_code / "run", "--links", links, "--user_agent", "a b@example.org"]
+
+
 @pytest.mark.parametrize(
     ("signal", "expected"),
     [
@@ -291,14 +301,9 @@ def owt_in(folder: Path, *words: object) -> tuple[int, str]:
     ],
 )
 def test_a_signal_that_fails_is_found_before_the_run(
-    signal: str, expected: str, own_code: Path, complain: Complain, monkeypatch: pytest.MonkeyPatch
+    signal: str, expected: str, own_code: Path, run_words: list[object], complain: Complain
 ) -> None:
-    monkeypatch.syspath_prepend(str(own_code))
-    monkeypatch.delitem(sys.modules, "of_mine", raising=False)
-    links = own_code / "links.txt"
-    links.write_text("https://example.org/x\n")
-    words = ["run", own_code / "run", "--links", links, "--user_agent", "a b@example.org"]
-    message = complain(*words, "--signals", "of_mine:length", f"of_mine:{signal}<=3")
+    message = complain(*run_words, "--signals", "of_mine:length", f"of_mine:{signal}<=3")
     assert message.startswith(f"signals: of_mine:{signal} {expected}")
     assert not (own_code / "run/urls").exists()
 
@@ -312,18 +317,13 @@ def test_a_signal_that_fails_is_found_before_the_run(
     ],
 )
 def test_an_extractor_that_fails_is_found_before_the_run(
-    factory: str, expected: str, own_code: Path, complain: Complain, monkeypatch: pytest.MonkeyPatch
+    factory: str, expected: str, run_words: list[object], complain: Complain
 ) -> None:
-    monkeypatch.syspath_prepend(str(own_code))
-    monkeypatch.delitem(sys.modules, "of_mine", raising=False)
-    links = own_code / "links.txt"
-    links.write_text("https://example.org/x\n")
-    words = ["run", own_code / "run", "--links", links, "--user_agent", "a b@example.org"]
-    message = complain(*words, "--extractor", f"of_mine:{factory}")
+    message = complain(*run_words, "--extractor", f"of_mine:{factory}")
     assert message.startswith(f"extractor: of_mine:{factory} ")
     assert expected in message
     for valid in ("good", "finds_nothing"):
-        assert main([*map(str, words), "--extractor", f"of_mine:{valid}", "--dry_run"]) == 0
+        assert main([*map(str, run_words), "--extractor", f"of_mine:{valid}", "--dry_run"]) == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -43,7 +43,7 @@ def test_a_damaged_file_is_removed_and_rebuilt(run: Path) -> None:
     path = run / files_of(run, "corpus")[0].path
     content = path.read_bytes()
     path.write_bytes(content[:-50] + b"x" * 50)
-    heal(["verify", run], "file(s) are damaged")
+    heal(["verify", run], "1 file damaged: run")
     assert path.read_bytes() == content
 
 

@@ -97,7 +97,7 @@ def test_a_text_in_another_charset_is_converted(tmp_path: Path) -> None:
     run = tmp_path / "run"
     path.write_bytes("Ein schöner Brief.".encode("latin-1"))
     _, output = attempt(["import", run, path])
-    assert "import: no documents imported; " in output, output
+    assert "import: imported no document; " in output, output
     rejects = re.search(r"imported; (\S+) lists the reasons", output)
     assert rejects is not None
     tables = [pq.read_table(file) for file in Path(rejects[1]).glob("*.parquet")]
@@ -395,7 +395,7 @@ def test_documents_of_the_same_text_are_named_too(tmp_path: Path) -> None:
     takedowns = tmp_path / "list.txt"
     takedowns.write_text("https://h.example/0\n")
     _, output = attempt(["forget", run, takedowns, "--workers", "1"])
-    if other_document := re.search(r"have the same text and stay: (\S+); name them too", output):
+    if other_document := re.search(r"with the same text: (\S+); add them to the list", output):
         takedowns.write_text(f"{other_document[1]}\n")
         assert attempt(["forget", run, takedowns, "--workers", "1"])[0] == 0
     assert manifest_of(run, "corpus").counts.left == 0

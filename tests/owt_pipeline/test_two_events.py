@@ -20,12 +20,13 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from owt_pipeline.errors import UserError, command
+from owt_pipeline.errors import command
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage import disk
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT
+from tests.owt_pipeline.one_process import interrupt
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, root_of, rows_of
 
 _WORDS = (
@@ -81,7 +82,7 @@ def test_a_takedown_holds_at_once_in_a_half_added_generation(
     if until:
         ask_owt("run", run, "--until", until)
     output = ask_owt("verify", run)
-    assert "were added since" in output
+    assert " new shard" in output
     forgotten = min(corpus_urls(run))
     (tmp_path / "list.txt").write_text(f"{forgotten}\n")
     staying = corpus_urls(run) - {forgotten}
@@ -93,7 +94,7 @@ def test_a_takedown_holds_at_once_in_a_half_added_generation(
     ask_owt("run", run)
     assert len(corpus_urls(run)) == 8 + len(_ADDED) - 1
     assert manifest_of(run, "tokens").num_shards == 4
-    assert "were added since" not in ask_owt("verify", run)
+    assert " new shard" not in ask_owt("verify", run)
 
 
 _OPTION_BY_STAGE = {
@@ -104,29 +105,12 @@ _OPTION_BY_STAGE = {
 }
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, run: Path, stage: str) -> list[Path]:
-    """Run a stage with another option, and stop it before it publishes its shards."""
-    records = run / "ledger" / stage / "records"
-    records_before = set(records.glob("*.json"))
-    with monkeypatch.context() as patch:
-        patch.setattr("owt_pipeline.engine.graph.publish", stop)
-        ask_owt("run", run, "--until", stage, *_OPTION_BY_STAGE[stage], code=1)
-    finished = sorted(set(records.glob("*.json")) - records_before)
-    assert len(finished) == 2
-    return finished
-
-
-def stop(*_: object) -> None:
-    """Raise an error in place of a publication."""
-    raise UserError("stopped")
-
-
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 @pytest.mark.parametrize("command", ["forget", "run --until clean", "verify --repair"])
 def test_other_commands_do_not_sweep_a_killed_stages_shards(
-    run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, stage: str, command: str, tmp_path: Path
 ) -> None:
-    finished = interrupt(monkeypatch, run, stage)
+    finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     name, *flags = command.split()
     if name == "forget":
         forgotten = min(corpus_urls(run))
@@ -155,10 +139,9 @@ def test_a_complete_run_sweeps_a_killed_stages_shards(
     stage: str,
     has_takedown: bool,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The folder of a dataset then has each shard once."""
-    finished = interrupt(monkeypatch, run, stage)
+    finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     if has_takedown:
         (tmp_path / "list.txt").write_text(f"{min(corpus_urls(run))}\n")
         ask_owt("forget", run, tmp_path / "list.txt")
@@ -176,11 +159,9 @@ def test_a_complete_run_sweeps_a_killed_stages_shards(
     assert "no problems found" in ask_owt("verify", run)
 
 
-def test_a_complete_run_leaves_the_files_of_its_successor(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_complete_run_leaves_the_files_of_its_successor(run: Path) -> None:
     since = os.stat(run / ROOT).st_mtime
-    finished = interrupt(monkeypatch, run, "export")
+    finished = interrupt(run, "export", *_OPTION_BY_STAGE["export"])
     sweep(Storage(str(run)), "late", since, is_complete=True)
     assert all(path.exists() for path in finished)
     sweep(Storage(str(run)), "late", time.time() + 1, is_complete=True)
@@ -309,7 +290,7 @@ def test_why_does_not_guess_the_reason_in_lost_rejects(
     shutil.rmtree(rejects)
     output = ask_owt("why", run, url)
     assert "have not run" not in output
-    assert any(f"{path} is gone" in output for path in paths) == ("its tokens are" not in output)
+    assert any(f"{path} is missing" in output for path in paths) == ("its tokens are" not in output)
     ask_owt("run", run, *options, code=int(dataset == "clean"))
     assert "rejected by" in ask_owt("why", run, url)
 
@@ -326,8 +307,8 @@ def test_printed_commands_can_be_pasted(finished_run: Path, tmp_path: Path, name
     assert str(command("owt", "run", run)) == f"`owt run {shlex.quote(str(run))}`"
     os.truncate(next((run / "corpus").glob("part-*")), 9)
     output = ask_owt("verify", run, code=1)
-    assert f"`owt verify {shlex.quote(str(run))} --repair` removes them" in output
-    assert f"`owt run {shlex.quote(str(run))}` makes them again" in output
+    assert f"run `owt verify {shlex.quote(str(run))} --repair` to remove damaged files" in output
+    assert f"then `owt run {shlex.quote(str(run))}` to rebuild them" in output
     ask_owt("verify", run, "--repair", code=1)
     ask_owt("run", run)
     assert "no problems found" in ask_owt("verify", run)
@@ -358,7 +339,7 @@ def test_a_takedown_from_a_shard_whose_corpus_is_lost(
     (tmp_path / "list.txt").write_text(f"{forgotten}\n")
     output = ask_owt("forget", run, tmp_path / "list.txt", code=int(loss == "and clean"))
     if loss == "and clean":
-        (remedy,) = re.findall(r"`owt ([^`]+)` makes it again", output)
+        (remedy,) = re.findall(r"run `owt ([^`]+)` to rebuild it", output)
         ask_owt(*shlex.split(remedy))
     assert corpus_urls(run) == expected
     assert "no problems found" in ask_owt("verify", run)
@@ -384,7 +365,7 @@ def test_a_lost_list_of_files_after_a_takedown(
         add_generation(run)
     elif dataset == "documents":
         output = ask_owt("run", run, code=1)
-        (remedy,) = re.findall(r"`owt ([^`]+)` with the same files makes it again", output)
+        (remedy,) = re.findall(r"run `owt ([^`]+)` with the same files to rebuild it", output)
         ask_owt(*shlex.split(remedy), finished_run.parent / "first.jsonl", "--num_shards", 2)
     ask_owt("run", run)
     assert (run / manifest_of(run, dataset).files.path).exists()

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine import parts
-from owt_pipeline.errors import UserError
-from tests.owt_pipeline.one_process import forget_processes, without_runner
+from tests.owt_pipeline.one_process import (
+    forget_processes,
+    interrupt,
+    stopping_before_publication,
+    without_runner,
+)
 from tests.owt_pipeline.random_inputs import REJECTED, url_of, write_inputs_with_rejects
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_of
 
@@ -52,29 +55,12 @@ _OPTION_BY_STAGE = {
 }
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, run: Path, stage: str) -> list[Path]:
-    """Run a stage with another option, and stop it before it publishes its shards."""
-    records = run / "ledger" / stage / "records"
-    records_before = set(records.glob("*.json"))
-    with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", stop)
-        ask_owt("run", run, "--until", stage, *_OPTION_BY_STAGE[stage], code=1)
-    finished = sorted(set(records.glob("*.json")) - records_before)
-    assert len(finished) == 2
-    return finished
-
-
-def stop(*_: object) -> None:
-    """Raise an error in place of a publication."""
-    raise UserError("stopped")
-
-
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 @pytest.mark.parametrize("command", ["forget", "run --until clean", "verify --repair"])
 def test_a_killed_stage_continues_after_another_command(
-    run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, stage: str, command: str, tmp_path: Path
 ) -> None:
-    finished = interrupt(monkeypatch, run, stage)
+    finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     segments = set((run / "warc").rglob("*.warc.gz"))
     name, *flags = command.split()
     if name == "forget":
@@ -94,9 +80,9 @@ def test_a_killed_stage_continues_after_another_command(
 
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 def test_a_complete_run_sweeps_a_killed_stages_pages(
-    run: Path, finished_run: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+    run: Path, finished_run: Path, stage: str
 ) -> None:
-    finished = interrupt(monkeypatch, run, stage)
+    finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     ask_owt("run", run, "--workers", 1)
     assert not any(path.exists() for path in finished)
     assert differing(run, finished_run) == []
@@ -148,8 +134,8 @@ def test_why_names_the_lost_rejects_of_pages(run: Path, stage: str) -> None:
     # Without the rejects of collect, nothing of the URL is left.
     lost = ask_owt("why", run, url, code=3 if stage == "collect" else 0)
     assert "have not run" not in lost
-    names_a_lost_file = any(f"{path} is gone" in lost for path in paths)
-    assert names_a_lost_file or (stage == "collect" and "which has lost files" in lost)
+    names_a_lost_file = any(f"{path} is missing" in lost for path in paths)
+    assert names_a_lost_file or (stage == "collect" and "Files of the run are missing" in lost)
     ask_owt("run", run, "--workers", 1)
     assert ask_owt("why", run, url) == output
 
@@ -165,13 +151,10 @@ def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
     assert ask_owt("why", run, url_of(url)) == output
 
 
-def test_a_killed_growth_goes_on_as_its_message_advises(
-    run: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run: Path) -> None:
     """The settings name a source once the command that adds it has succeeded."""
     dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
-    with monkeypatch.context() as patch:
-        patch.setattr(parts, "publish", stop)
+    with stopping_before_publication():
         ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
     cases = ((["--add", "--dumps", dumps[2]], dumps[1:]), ([], dumps[1:2]))
     for words, added in cases:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -166,7 +168,7 @@ def test_a_lost_root_is_restored_from_its_copy(
     for damage in (lambda: run.write(ROOT, b"{"), lambda: run.delete(ROOT)):
         damage()
         assert read_root(run)[0] == root
-        assert "manifest.json was damaged or gone, and is restored from its copy" in caplog.text
+        assert "manifest.json was damaged or missing; restored it from its copy" in caplog.text
         assert run.read(ROOT) == content
         caplog.clear()
         assert read_root(run)[0] == root
@@ -187,3 +189,63 @@ def test_a_lock_whose_holder_has_yet_to_write_its_name_is_named(tmp_path: Path) 
         with pytest.raises(lock.InUse, match=r"in use by `script\.py`"):
             lock.take(Storage(str(tmp_path)), "mine")
         writing.join()
+
+
+def in_container(code: str, *words: object) -> str:
+    """Run Python with process numbers of its own and this host's name; return what it printed.
+
+    So do containers with `docker run --network host`.
+    """
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    is_installed = shutil.which("unshare") is not None
+    if not is_installed or subprocess.run([*unshare, "true"], check=False).returncode != 0:
+        pytest.skip("needs the right to make a PID namespace")
+    command = [*unshare, sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+HOLDER = """
+import sys
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lock import running
+print(running(Storage(sys.argv[1])))
+"""
+
+
+def test_a_run_in_another_container_of_the_host_is_not_replaced() -> None:
+    """Its process number is free, or another process's, in this container."""
+    with s3_bucket() as bucket:
+        run = Storage(f"{bucket}/run")
+        with lock.hold(run, "one"):
+            holder = in_container(HOLDER, run)
+            assert f"(process {os.getpid()} on" in holder
+        assert in_container(HOLDER, run) == "None\n"
+
+
+TAKE = """
+import sys
+from owt_pipeline.errors import UserError
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lock import release, take
+run = Storage(sys.argv[1])
+try:
+    print(take(run, sys.argv[2]))
+    release(run, sys.argv[2])
+except UserError as error:
+    print(error)
+"""
+
+
+def test_the_lock_file_of_a_run_in_another_container(tmp_path: Path) -> None:
+    """Workers in a container begin the run again; another run waits for its end, and no longer."""
+    run = Storage(str(tmp_path))
+    with lock.hold(run, "one") as since:
+        assert float(in_container(TAKE, run, "one")) == since
+        assert "in use by" in in_container(TAKE, run, "two")
+        # A worker that has ended has not released the run's lock.
+        assert running(run) is not None
+    # The file stays, and nobody holds it.
+    (tmp_path / ".lock").write_bytes(msgspec.json.encode(lock.Holder("one", "owt run", 1)))
+    assert float(in_container(TAKE, run, "one")) > 0
+    assert float(in_container(TAKE, run, "two")) > 0
+    assert running(run) is None

@@ -34,7 +34,8 @@ class _Translator(ThreadingHTTPServer):
     def __init__(self, port: int, behind: int):
         super().__init__(("127.0.0.1", port), _Handler)
         self.behind = behind
-        self.uploads: dict[str, dict[int, bytes]] = {}  # parts of each multipart upload
+        # Parts of each multipart upload, by number.
+        self.uploads: dict[str, dict[int, bytes]] = {}
         self.numbers = itertools.count()
 
 

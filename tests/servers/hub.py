@@ -1,5 +1,5 @@
 """The parts of the Hugging Face Hub that take uploads, by Git LFS's batch API and commits, and
-that give a file."""
+that return a file."""
 
 from __future__ import annotations
 
@@ -7,112 +7,129 @@ import base64
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import yaml
 
+from tests.servers.web import Request, WebServer
 
-@dataclass
-class Hub:
-    """What was uploaded.
+_SUFFIXES_OF_LFS = (".safetensors", ".pt", ".arrow", ".parquet")
+
+
+class Hub(WebServer):
+    """Takes uploads with the token `hf_test`.
 
     Attributes:
       files: by repository, the content of each path.
       commits: (repository, summary) of each commit, in order.
-      failing: answer so many further requests with 503.
-      commits_left: how many commits are taken, then 500; None for all.
-      objects: what was uploaded, by SHA-256, whether or not it was committed.
+      failing: how many of the next requests get a 503.
+      commits_left: how many commits are taken, before each gets a 500; None for all.
+      objects: all files that were uploaded, by SHA-256, whether or not they were committed.
     """
 
-    url: str = ""
-    files: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    commits: list[tuple[str, str]] = field(default_factory=list)
-    failing: int = 0
-    commits_left: int | None = None
-    objects: dict[str, bytes] = field(default_factory=dict)
+    def __init__(self) -> None:
+        super().__init__({"/": self._behave})
+        self.files: dict[str, dict[str, bytes]] = {}
+        self.commits: list[tuple[str, str]] = []
+        self.failing = 0
+        self.commits_left: int | None = None
+        self.objects: dict[str, bytes] = {}
 
-    def answer(
-        self, method: str, path: str, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, object]:
-        """(status, JSON or a file) for a request; a file is LFS's if its name ends as `_large`
-        says."""
-        path = path.partition("?")[0]
-        if not path.startswith("/lfs/") and headers.get("authorization") != "Bearer hf_test":
+    async def _behave(self, request: Request) -> None:
+        status, content = self._answer_to(request)
+        if isinstance(content, bytes):
+            etag = f'"{hashlib.sha1(content).hexdigest()}"'
+            await request.answer(content, status, ETag=etag, X_Repo_Commit="0" * 40)
+        elif status == 404:
+            is_entry = content == {"error": "Entry not found"}
+            code = "EntryNotFound" if is_entry else "RepoNotFound"
+            await request.answer_json(content, status, X_Error_Code=code)
+        else:
+            await request.answer_json(content, status)
+
+    def _answer_to(self, request: Request) -> tuple[int, object]:
+        """Return the status of the answer, and its JSON or the bytes of a file."""
+        path = request.path.partition("?")[0]
+        is_upload = path.startswith("/lfs/")
+        if not is_upload and request.headers.get("authorization") != "Bearer hf_test":
             return 401, {"error": "Invalid username or password."}
         if self.failing:
             self.failing -= 1
             return 503, {"error": "unavailable"}
         if "/resolve/" in path:
-            name, _, file = path.removeprefix("/").partition("/resolve/")
-            if name not in self.files:
-                return 404, {"error": "Repository not found"}
-            content = self.files[name].get(file.partition("/")[2])
-            return (404, {"error": "Entry not found"}) if content is None else (200, content)
+            return self._file(path)
         if path == "/api/repos/create":
-            entry = json.loads(body)
-            name = "/".join(filter(None, (entry.get("organization"), entry["name"])))
-            known = name in self.files
-            self.files.setdefault(name, {})
-            return (409 if known else 200), {"url": f"{self.url}/{name}", "name": name, "id": name}
-        if path == "/api/validate-yaml":  # of a card
-            yaml.safe_load(json.loads(body)["content"].split("---")[1])
+            return self._create(json.loads(request.body))
+        if path == "/api/validate-yaml":
+            card = json.loads(request.body)["content"]
+            yaml.safe_load(card.split("---")[1])
             return 200, {"errors": [], "warnings": []}
-        if path.startswith("/lfs/") and method == "PUT":
-            assert hashlib.sha256(body).hexdigest() == path.removeprefix("/lfs/"), (
+        if is_upload and request.method == "PUT":
+            sha256 = path.removeprefix("/lfs/")
+            assert hashlib.sha256(request.body).hexdigest() == sha256, (
                 "the bytes are not the object's"
             )
-            self.objects[path.removeprefix("/lfs/")] = body
+            self.objects[sha256] = request.body
             return 200, {}
         if path.endswith(".git/info/lfs/objects/batch"):
-            objects = []
-            for wanted in json.loads(body)["objects"]:
-                upload = {"upload": {"href": f"{self.url}/lfs/{wanted['oid']}"}}
-                objects.append(
-                    wanted | ({} if wanted["oid"] in self.objects else {"actions": upload})
-                )
-            return 200, {"transfer": "basic", "objects": objects}
-        parts = path.split("/")
-        if (
-            parts[1] != "api"
-            or parts[2] not in ("models", "datasets")
-            or "/".join(parts[3:5]) not in self.files
-        ):
+            wanted = json.loads(request.body)["objects"]
+            return 200, {"transfer": "basic", "objects": [*map(self._object, wanted)]}
+        _, api, kind, *parts = path.split("/")
+        name = "/".join(parts[:2])
+        if api != "api" or kind not in ("models", "datasets") or name not in self.files:
             return 404, {"error": "Repository not found"}
-        name = "/".join(parts[3:5])
-        if parts[5] == "tree":
-            return 200, [
-                {
-                    "type": "file",
-                    "path": path,
-                    "size": len(content),
-                    "oid": hashlib.sha1(content).hexdigest(),
-                }
-                for path, content in sorted(self.files[name].items())
-            ]
-        if parts[5] == "preupload":
-            modes = [
-                {
-                    "path": f["path"],
-                    "uploadMode": "lfs" if _large(f["path"]) else "regular",
-                    "shouldIgnore": False,
-                }
-                for f in json.loads(body)["files"]
-            ]
-            return 200, {"files": modes}
-        if parts[5] == "super-squash":
-            summary = json.loads(body)["message"]
+        if parts[2] == "tree":
+            return 200, self._tree(name)
+        if parts[2] == "preupload":
+            files = json.loads(request.body)["files"]
+            return 200, {"files": [_upload_mode(file["path"]) for file in files]}
+        if parts[2] == "super-squash":
+            summary = json.loads(request.body)["message"]
             others = [commit for commit in self.commits if commit[0] != name]
             self.commits[:] = [*others, (name, summary)]
             return 200, {}
-        if parts[5] == "commit":
+        if parts[2] == "commit":
             if self.commits_left == 0:
                 return 500, {"error": "no more commits"}
-            self.commits_left = None if self.commits_left is None else self.commits_left - 1
-            return 200, self._commit(name, [json.loads(line) for line in body.splitlines()])
-        return 404, {"error": f"{method} {path} is nothing this server knows"}
+            if self.commits_left is not None:
+                self.commits_left -= 1
+            return 200, self._commit(name, [*map(json.loads, request.body.splitlines())])
+        return 404, {"error": f"this server does not know {request.method} {path}"}
+
+    def _file(self, path: str) -> tuple[int, object]:
+        """Return a file of a repository."""
+        name, _, file = path.removeprefix("/").partition("/resolve/")
+        if name not in self.files:
+            return 404, {"error": "Repository not found"}
+        content = self.files[name].get(file.partition("/")[2])
+        if content is None:
+            return 404, {"error": "Entry not found"}
+        return 200, content
+
+    def _create(self, entry: dict[str, str]) -> tuple[int, object]:
+        """Create a repository, unless it exists."""
+        name = "/".join(filter(None, (entry.get("organization"), entry["name"])))
+        status = 409 if name in self.files else 200
+        self.files.setdefault(name, {})
+        return status, {"url": f"{self.url}/{name}", "name": name, "id": name}
+
+    def _object(self, wanted: dict[str, object]) -> dict[str, object]:
+        """Return where to upload an object of LFS, unless it was uploaded already."""
+        if wanted["oid"] in self.objects:
+            return wanted
+        return {**wanted, "actions": {"upload": {"href": f"{self.url}/lfs/{wanted['oid']}"}}}
+
+    def _tree(self, name: str) -> list[dict[str, object]]:
+        """Return the list of a repository's files."""
+        return [
+            {
+                "type": "file",
+                "path": path,
+                "size": len(content),
+                "oid": hashlib.sha1(content).hexdigest(),
+            }
+            for path, content in sorted(self.files[name].items())
+        ]
 
     def _commit(self, name: str, lines: list[dict]) -> dict[str, object]:
         for line in lines:
@@ -135,66 +152,24 @@ class Hub:
         }
 
 
+def _upload_mode(path: str) -> dict[str, object]:
+    """Return how a file is uploaded: the Hub keeps large ones in LFS, here by their suffix."""
+    mode = "lfs" if path.endswith(_SUFFIXES_OF_LFS) else "regular"
+    return {"path": path, "uploadMode": mode, "shouldIgnore": False}
+
+
 @contextlib.contextmanager
 def hub_server() -> Iterator[Hub]:
-    """A hub on loopback, which `environment_of` tells huggingface_hub to use."""
-    hub = Hub()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self._body()
-            headers = {key.lower(): value for key, value in self.headers.items()}
-            status, content = hub.answer(self.command, self.path, body, headers)
-            text = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.send_response(status)
-            if status == 404:
-                is_entry = content == {"error": "Entry not found"}
-                self.send_header("X-Error-Code", "EntryNotFound" if is_entry else "RepoNotFound")
-            if isinstance(content, bytes):
-                self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
-                self.send_header("X-Repo-Commit", "0" * 40)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(text)
-
-        do_PUT = do_GET = do_HEAD = do_POST
-
-        def _body(self) -> bytes:
-            if self.headers.get("Transfer-Encoding") == "chunked":
-                pieces = []
-                while size := int(self.rfile.readline(), 16):
-                    pieces.append(self.rfile.read(size))
-                    self.rfile.readline()
-                self.rfile.readline()
-                return b"".join(pieces)
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    """Serve a hub on loopback, which huggingface_hub uses in the environment `environment_of`."""
+    with Hub() as hub:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def environment_of(hub: Hub, home: object) -> dict[str, str]:
-    """The environment in which huggingface_hub, started anew, uploads to `hub` and keeps its
-    files in `home`."""
+    """Return the environment in which a new process uploads to `hub` and keeps files in `home`."""
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(home),
         "HF_TOKEN": "hf_test",
         "HF_HUB_DISABLE_XET": "1",
     }
-
-
-def _large(path: str) -> bool:
-    return path.endswith((".safetensors", ".pt", ".arrow", ".parquet"))

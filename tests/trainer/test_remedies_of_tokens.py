@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,11 @@ import pytest
 
 from tests.owt_pipeline.remedies import COMMAND, attempt
 from tests.owt_pipeline.runs import ask_owt, files_of
+from tests.trainer.conftest import EOT, small_config
+from trainer.checkpoint import CheckpointError
+from trainer.corpora import open_corpora
 from trainer.shards import ShardError, open_dataset
+from trainer.train import train
 
 
 @pytest.fixture
@@ -62,3 +67,27 @@ def test_damaged_tokens_are_made_again(run: Path, is_checked: bool) -> None:
         dataset.documents(path.parent.name)
     follow(str(error.value))
     assert path.read_bytes() == content
+
+
+def test_tokens_get_one_tokenizer(run: Path, tokenizer_file: Path) -> None:
+    """That of other tokens, or of the model to start from."""
+    other = run.parent / "another run"
+    shutil.copytree(run, other)
+    flags = ("--until", "tokenize", "--val_fraction", 0)
+    ask_owt("run", run, *flags, "--tokenizer", tokenizer_file, "--eot_token", EOT)
+    ask_owt("run", other, *flags)
+    data = (str(run / "tokens"), str(other / "tokens"))
+    with pytest.raises(ShardError, match="tokenize both with one"):
+        open_corpora(data)
+    config = small_config(data[0], run.parent / "trained", max_steps=1)
+    train(config)
+    tuned = small_config(data[1], run.parent / "tuned", max_steps=1, init_from=config.out)
+    with pytest.raises(CheckpointError) as error:
+        train(tuned)
+    advised = re.search(r"tokenize again with (--tokenizer .*), or the right", str(error.value))
+    assert advised
+    ask_owt("run", other, *flags, *shlex.split(advised[1]))
+    # The texts are the same, and so their tokens are now.
+    with pytest.raises(ShardError, match="are the same tokens"):
+        open_corpora(data)
+    train(tuned)

@@ -9,9 +9,10 @@ how many.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import functools
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,9 +140,13 @@ def texts_of(uri: str) -> Iterator[list[str]]:
             return
         except ValueError:
             pass  # JSON Lines
-    for record in read_records(uri, uri, kind, columns=None, split_text="lines"):
+    records = read_records(uri, uri, kind, columns=None, split_text="lines")
+    for number, record in enumerate(records):
         if record.fields is None:
             raise UserError(f"{record.where}: {record.problem}")
+        if kind == "csv" and not number and _n_grams(" ".join(record.fields)):
+            # The first row is a record, too: MMLU's files do not name their columns.
+            yield list(record.fields)
         if record.undecodable:
             columns = ", ".join(sorted(record.undecodable))
             raise UserError(f"{record.where}: not UTF-8 in column {columns}")
@@ -172,10 +177,14 @@ def _strings_of_record(value: Any) -> Iterator[str]:
     """
     if isinstance(value, str):
         yield value
+    elif isinstance(value, bytes):
+        # A text, as some programs write them to Parquet, or an image.
+        with contextlib.suppress(UnicodeDecodeError):
+            yield value.decode()
     elif isinstance(value, dict):
         for item in value.values():
             yield from _strings_of_record(item)
-    elif isinstance(value, list) and not _is_of_records(value):
+    elif isinstance(value, (list, tuple)) and not _is_of_records(value):
         for item in value:
             yield from _strings_of_record(item)
 
@@ -194,7 +203,7 @@ def _records_below(value: Any) -> Iterator[list[Any]]:
         yield from _records_below(item)
 
 
-def _is_of_records(values: list[Any]) -> bool:
+def _is_of_records(values: Sequence[Any]) -> bool:
     return any(isinstance(value, dict) for value in values)
 
 

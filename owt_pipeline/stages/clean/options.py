@@ -15,15 +15,14 @@ class _Rules:
 
     reserved: str = option(
         "reject",
-        "pages that reserve their use (noai, noimageai, tdm-reservation); `keep` leaves them in, "
-        "with the column "
-        "`reserved`",
+        "reject or keep pages whose owner reserves their use for AI or data mining (noai, "
+        "noimageai, tdm-reservation); the column `reserved` marks pages that are kept",
         choices=("reject", "keep"),
     )
     fix_text: bool = option(
         True,
-        "repair mojibake, entities and odd widths with ftfy, and tidy white space; `no_fix_text` "
-        "keeps every byte",
+        "repair mojibake, entities and full-width characters with ftfy, and tidy white space; "
+        "--no_fix_text keeps every byte",
     )
     normalization: str = option(
         "NFC", "Unicode normalization; ConnorJL used NFKC", choices=("NFC", "NFKC", "none")
@@ -32,7 +31,7 @@ class _Rules:
     mask_addresses: bool = option(
         False, "replace e-mail and public IP addresses, in titles and names too"
     )
-    min_tokens: int = option(128, "reject documents with fewer GPT-2 tokens", minimum=0)
+    min_tokens: int = option(128, "reject documents with fewer tokens of GPT-2", minimum=0)
     languages: tuple[str, ...] = option(
         ("en",), "languages to keep, as ISO 639-1 codes, or `all`", metavar="CODE"
     )
@@ -49,14 +48,14 @@ class _Rules:
     )
     signals: tuple[str, ...] = option(
         (),
-        "functions of your own from a text to a number, a column `own_signals`; with >=X or <=X, "
-        "the numbers to keep",
+        "functions of yours that return a number for a text, for the column `own_signals`; with "
+        ">=X or <=X, documents with other numbers are rejected",
         metavar="MODULE:FUNCTION",
     )
     decontaminate: tuple[str, ...] = option(
         (),
-        "evaluation sets as JSON, Parquet or plain text; reject documents that share 13 words in a "
-        "row with one",
+        "reject documents that share 13 consecutive words with one of these evaluation sets (JSON, "
+        "Parquet or plain text)",
         metavar="FILE",
         shapes_bytes=False,  # the key includes their content
     )

@@ -63,16 +63,16 @@ def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrit
 
 
 class Clean(Stage):
-    """Repair each document's text, title, author and site name; reject documents that are too
-    short, in another language, or fail a filter. Every document's signals are a column, so that
-    you can choose thresholds afterwards.
+    """Repair each document's text, title, author and site name. Reject documents that are too
+    short, in another language, or fail a filter. The column `signals` has what the filters
+    measure, so that you can choose thresholds afterwards.
     """
 
     name = "clean"
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 14
+    version = 15
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt run run --until clean --languages en --min_tokens 128"
@@ -109,8 +109,8 @@ class Clean(Stage):
         for size in sizes_of(evaluation_sets(options.decontaminate), options):
             if size.num_short:
                 logger.warning(
-                    "clean: %s of the %s texts in %s have fewer than %s words, and cannot be found "
-                    "in documents",
+                    "clean: %s of the %s texts in %s have fewer than %s words, so documents that "
+                    "contain them are not rejected",
                     f"{size.num_short:,}",
                     f"{size.num_texts:,}",
                     size.uri,

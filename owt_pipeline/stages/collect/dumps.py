@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
+from owt_pipeline.formats.file_kinds import NUM_START_BYTES
 from owt_pipeline.formats.lines import LineReader, wide_encoding
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, problem_row
 from owt_pipeline.storage.folder import open_source
@@ -33,6 +34,7 @@ class Dump(SourceKind):
         with open_source(uri) as file:
             reader = LineReader(file)
             for block in reader:
+                tally.start = tally.start or block.data[:NUM_START_BYTES]
                 encoding = wide_encoding(block.data) if block.first_line == 1 else None
                 if encoding is not None:
                     advice = f"convert it (iconv -f {encoding} -t UTF-8 {source.name})"

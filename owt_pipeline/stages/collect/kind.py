@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from owt_pipeline.formats import lines
 from owt_pipeline.formats.batches import MAX_BATCH_BYTES
 from owt_pipeline.formats.captures import COMPLETE
+from owt_pipeline.formats.file_kinds import flag_for
 from owt_pipeline.stages.collect.submissions import SUBMISSIONS, submissions
 from owt_pipeline.storage.folder import describe_source, expand_globs
 from schemas import Reason
@@ -131,6 +132,7 @@ class Tally:
       remedy: what to do about a source that ends early.
       ends_within_line: whether the last line has no end.
       overlong: number of the first line that is too long to be a record; 0 if there is none.
+      start: the first bytes, to guess what a file in the wrong place is.
       last_line: number of the last line that was read.
     """
 
@@ -145,6 +147,7 @@ class Tally:
     remedy: str = COMPLETE
     ends_within_line: bool = False
     overlong: int = 0
+    start: bytes = b""
     last_line: int = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -183,6 +186,11 @@ class Tally:
         """Whether most lines are malformed, so that the file is something else."""
         return 2 * self.malformed > self.lines
 
+    def _guess(self) -> str:
+        """Return what a file of another kind is, for the end of a message; "" if it is unknown."""
+        kind = flag_for(self.start)
+        return f" (it looks like {kind})" if kind else ""
+
     @property
     def problem(self) -> str | None:
         """Why the source should not be used as it is, and what to do; None without a problem."""
@@ -192,13 +200,13 @@ class Tally:
         if self.overlong:
             return (
                 f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes; "
-                "expected a record on each line: check what the file is"
+                f"expected a record on each line: check what the file is{self._guess()}"
             )
         if self.is_another_kind:
             return (
                 f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is "
                 f"{self.first_malformed}; "
-                f"expected {self.kind.expected} on each line: check what the file is"
+                f"expected {self.kind.expected} on each line: check what the file is{self._guess()}"
             )
         return self.kind.find_problem(self)
 

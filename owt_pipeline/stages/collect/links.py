@@ -125,7 +125,8 @@ class LinkTable(SourceKind):
         tables, left_out = named_files(options.links, "collect", known=recorded_by_uri)
         if left_out:
             logger.warning(
-                "collect: files of folders left out, name them to read them: %s",
+                "collect: skipped files of folders that are not tables; name a file itself to "
+                "read it: %s",
                 ", ".join(left_out[:_MAX_FILES_SHOWN]),
             )
         recorded_names: dict[str, str] = {}
@@ -175,7 +176,9 @@ def _advice_for_fields(note: str) -> str:
 
 def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[_Row]:
     try:
-        yield from link_rows(uri, name)
+        for row in link_rows(uri, name):
+            tally.start = tally.start or (row.get("url") or "").encode()
+            yield row
     except UserError as error:
         if isinstance(error, MissingColumn) and not allow_damaged:
             raise UserError(f"{error}: {advise_to_rename(error.names)}") from error

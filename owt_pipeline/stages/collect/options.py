@@ -26,16 +26,18 @@ class Options:
     )
     links: tuple[str, ...] = option(
         (),
-        "tables of links (Parquet, JSON Lines, CSV: a column url, and optionally score, "
-        "created_utc, title, source) or "
-        "lists of URLs, one per line; plain or compressed likewise: files, folders or globs",
+        "tables of links (Parquet, JSON Lines or CSV with a column url, and optionally score, "
+        "created_utc, title, source), or lists of URLs, one per line; compressed like dumps or "
+        "plain: files, folders or globs",
         **_FILES,
     )
     warcs: tuple[str, ...] = option(
-        (), "WARC files whose HTML responses are the URLs: files, folders or globs", **_FILES
+        (),
+        "WARC files, to collect the URLs of their HTML responses: files, folders or globs",
+        **_FILES,
     )
     subreddits: tuple[str, ...] = option(
-        (), "read the top submissions of these from Reddit's API (PRAW)", metavar="NAME"
+        (), "subreddits whose top submissions are read from Reddit's API (PRAW)", metavar="NAME"
     )
     praw_site: str | None = _api(
         None, "section of praw.ini with the credentials (default: DEFAULT)", shapes_bytes=False
@@ -47,16 +49,18 @@ class Options:
     )
     allow_damaged: bool = option(
         False,
-        "read a damaged file up to its first damage, and record in the manifest what is lost, "
-        "instead of stopping",
+        "read a damaged file up to its first damage and record the loss in the manifest, instead "
+        "of stopping",
         shapes_bytes=False,  # if a file is damaged, there is no output without it
     )
     num_shards: int | None = option(
-        None, "shards of a generation (default: one for 10,000 to 20,000 URLs, a power of two)",
+        None, "shards of a generation (default: a power of two, for 10,000 to 20,000 URLs each)",
         minimum=1, maximum=65535, shapes_bytes=False,  # the generation has it
     )  # fmt: skip
     min_score: int = option(
-        3, "minimum score of a URL's best submission (WebText's is 3), if it has a score"
+        3,
+        "reject URLs whose best submission has a lower score (WebText: 3); a URL without a "
+        "score is kept",
     )
     over_18: bool = option(False, "keep submissions marked as over 18")
     allow_subreddits: tuple[str, ...] = option(
@@ -67,9 +71,8 @@ class Options:
     )
     blocked_domains: tuple[str, ...] = option(
         (),
-        "domains to reject with their subdomains, such as wikipedia.org, hosts, such as "
-        "=docs.python.org, or lists of "
-        "these, one per line: files or globs",
+        "reject domains with their subdomains, such as wikipedia.org; single hosts, such as "
+        "=docs.python.org; or lists of these, one per line: files or globs",
         metavar="DOMAIN",
         shapes_bytes=False,  # the manifest's `sources` name the domains, and describe the lists
     )

@@ -43,9 +43,9 @@ def _max_concurrent_sources(run: StageRun) -> int:
 
 
 class Collect(Stage):
-    """Collect URLs that people posted and voted up on Reddit, one row per URL, from monthly
-    dumps, Reddit's API, tables of links or WARC files. Variants of a URL are one; every rejected
-    submission is in rejects/.
+    """Collect URLs that people posted and voted up on Reddit, from monthly dumps, Reddit's API,
+    tables of links or WARC files. Writes urls/ with one row per canonical URL. Each submission that
+    is rejected or merged into another is a reject row with a reason.
     """
 
     name = "collect"

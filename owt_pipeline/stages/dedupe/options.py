@@ -14,8 +14,9 @@ class Comparison:
 
     threshold: float = option(
         0.8,
-        "least exact similarity (Jaccard's) of a near-duplicate; from 0.25 on, at least 98 of 100 "
-        "pairs exactly at it are compared, 998 of 1,000 at 0.8",
+        "minimum similarity of a near-duplicate: the exact Jaccard similarity of the texts' "
+        "n-grams; of the pairs exactly at the threshold, 99.8% are found at 0.8, and at least 98% "
+        "from 0.25 on",
         minimum=0.05,
         maximum=1.0,
         metavar="S",
@@ -29,14 +30,13 @@ class Options(Comparison):
 
     survivor: str = option(
         "longest",
-        "which of several duplicates to keep; ties by url_id",
+        "document to keep of a group of duplicates; ties are broken by url_id",
         choices=("longest", "highest_score", "earliest"),
     )
     against: tuple[str, ...] = option(
         (),
-        "Parquet or JSON Lines files with texts (field `text`), such as evaluation sets: documents "
-        "that repeat one of "
-        "these are removed",
+        "remove documents that repeat a text of these Parquet or JSON Lines files (field `text`), "
+        "such as evaluation sets",
         metavar="FILE",
         shapes_bytes=False,  # their content does, and is among the sources
     )

@@ -26,6 +26,7 @@ from owt_pipeline.stages.dedupe.options import Options
 from owt_pipeline.storage.folder import folder_of
 from schemas import Reason
 from schemas.manifest import Counts
+from schemas.quantities import pluralize
 
 if TYPE_CHECKING:
     from schemas.manifest import ShardRecord
@@ -49,10 +50,10 @@ def _sha256(uri: str) -> str:
 
 
 class Dedupe(Stage):
-    """Find exact copies by a hash of the normalised text, then near-duplicates by MinHash LSH,
-    each verified by the exact similarity of the shingle sets. Nothing is deleted: duplicates/
-    names each document to remove, the one to keep and their similarity; export applies these
-    decisions.
+    """Find exact copies by a hash of the normalised text, then near-duplicates by MinHash LSH. Each
+    pair is verified by the exact similarity of the shingle sets. No document is deleted yet:
+    duplicates/ has a row for each document to remove, with the document to keep and their
+    similarity, and export applies these decisions.
     """
 
     name = "dedupe"
@@ -128,10 +129,10 @@ class Dedupe(Stage):
         }
         if total["capped"]:
             logger.warning(
-                "dedupe: %s documents have more than %s similar ones that are kept, and were "
-                "compared with the %s most similar only: some near-duplicates may be left; a lower "
+                "dedupe: %s had more than %s similar documents among the kept ones, and only the "
+                "%s most similar were compared: some near-duplicates may remain; a lower "
                 "--threshold removes more of such pages",
-                f"{total['capped']:,}",
+                pluralize(total["capped"], "document"),
                 MAX_COMPARISONS,
                 MAX_COMPARISONS,
             )

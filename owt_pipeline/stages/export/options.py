@@ -12,19 +12,24 @@ class Options:
     """Options of the stage."""
 
     rules: tuple[str, ...] = option(
-        ("exact", "near"), "rules whose decisions apply", choices=("exact", "near", "none")
+        ("exact", "near"),
+        "duplicates to remove: exact copies, near-duplicates, or none",
+        choices=("exact", "near", "none"),
     )
     min_similarity: float = option(
-        0.0, "apply decisions of at least this similarity", minimum=0.0, maximum=1.0
+        0.0,
+        "remove only duplicates with at least this similarity to the kept document",
+        minimum=0.0,
+        maximum=1.0,
     )
     min_contained: float = option(
         0.0,
-        "apply decisions whose kept document has at least this share of the removed one's shingles",
+        "remove only duplicates of which the kept document has at least this share of the n-grams",
         minimum=0.0,
         maximum=1.0,
     )
     licenses: tuple[str, ...] = option(
         (),
-        "keep only documents whose page declares one of these licences, as SPDX identifiers",
+        "keep only documents whose page declares one of these licences (SPDX identifiers)",
         metavar="ID",
     )

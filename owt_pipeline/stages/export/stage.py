@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -15,16 +18,28 @@ from owt_pipeline.stages.export.card import card
 from owt_pipeline.stages.export.corpus import export_shard, takedowns_in
 from owt_pipeline.stages.export.options import Options
 from schemas import DATASETS
-from schemas.manifest import Counts, Root, ShardRecord
+from schemas.manifest import Counts, Manifest, Root, ShardRecord
 from schemas.settings import shaping_options
 
 _SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 
+def _manifests_before(root: Root) -> dict[str, Manifest]:
+    """Return the manifests of the datasets before the corpus, which the card describes.
+
+    An earlier run may have left a corpus and tokens in the root.
+    """
+    manifests = {}
+    for name in DATASETS:
+        if name in root.datasets and name not in ("corpus", "tokens"):
+            manifests[name] = root.datasets[name]
+    return manifests
+
+
 class Export(Stage):
-    """Write the corpus: the clean documents without those that duplicates/ removes. After a
-    change of these options, only export runs again. Documents named by owt forget are left out.
-    ledger/corpus/README.md is the dataset card.
+    """Write the corpus: the documents of clean/ without the duplicates, and without documents that
+    `owt forget` has removed. A change of these options reruns export and the stages after it, but
+    not dedupe. The dataset card is ledger/corpus/README.md.
     """
 
     name = "export"
@@ -53,15 +68,18 @@ class Export(Stage):
         """Return the key of the shard's takedowns; None if there are none."""
         return takedowns_in(root, inputs, shard).key
 
+    def described(self, root: Root) -> Any:
+        """Return what the dataset card tells about the datasets before the corpus."""
+        described = []
+        for name, manifest in _manifests_before(root).items():
+            counts = msgspec.to_builtins(manifest.counts)
+            described.append([name, manifest.options, counts, key_sources(manifest.sources)])
+        return described
+
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         """Return the dataset card."""
         root, _ = read_root(run.workdir)
-        # The card describes the datasets before the corpus. An earlier run may have left a corpus
-        # and tokens in the root.
-        manifests = {}
-        for name in DATASETS:
-            if name in root.datasets and name not in ("corpus", "tokens"):
-                manifests[name] = root.datasets[name]
+        manifests = _manifests_before(root)
         stats: Counter[str] = Counter()
         num_bytes = 0
         for record in records:

@@ -18,11 +18,15 @@ from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Sett
 from owt_pipeline.stages.extract.html.blocks import ROW
 from owt_pipeline.stages.extract.html.rendering import markdown, plain_text
 
+# What a page shows until a script has run: one word of any language with dots, or a notice.
 _NO_TEXT = re.compile(
-    r"\W*(?:false|true|null|undefined|(?:please wait\W*)?loading(?:\W+please wait)?|please "
-    r"wait)\W*",
-    re.I,
+    r"\W*(?:false|true|null|undefined|(?:please wait\W*)?loading(?:\W+please wait)?|please wait)\W*"
+    r"|\W*\w+\s*(?:\.{3}|…)\W*"
+    r"|(?=[^\n]*(?:enable|disabled|activ|aktiv|requires?\b))[^\n]{0,80}\bjavascript\b[^\n]{0,120}"
+    r"|checking your browser\b[^\n]{0,120}",
+    re.IGNORECASE,
 )
+_MAX_NO_TEXT_CHARS = 200
 
 
 def blocks(settings: Settings) -> Extract:
@@ -58,7 +62,7 @@ def _extract_blocks(page: Page, model: Model, settings: Settings) -> Extracted |
     favor = FAVORS[settings.favor]
     content = main_content(blocks, kind, model, favor, comments=settings.include_comments)
     text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
-    if not text or _NO_TEXT.fullmatch(text):
+    if not text or (len(text) <= _MAX_NO_TEXT_CHARS and _NO_TEXT.fullmatch(text)):
         return None
     num_left_out = max(len(blocks) - MAX_BLOCKS, 0) or None
     return Extracted(text, **metadata, blocks_left_out=num_left_out)

@@ -62,9 +62,11 @@ def _trafilatura(settings: Settings) -> TextFunction:
 
 
 BUILT_IN = {
-    "blocks": BuiltIn("our own", preload=("owt_pipeline.stages.extract.content.model:load",)),
+    "blocks": BuiltIn(
+        "of this project", preload=("owt_pipeline.stages.extract.content.model:load",)
+    ),
     "trafilatura": BuiltIn(
-        "Barbaresi's, ACL 2021",
+        "Barbaresi, ACL 2021",
         make_text_function=_trafilatura,
         library="trafilatura",
         preload=("trafilatura",),
@@ -76,7 +78,7 @@ LIBRARIES = tuple(built_in.library for built_in in BUILT_IN.values() if built_in
 def _describe_choices() -> str:
     """Return the help of `--extractor`."""
     names = [f"{name} ({built_in.description})" for name, built_in in BUILT_IN.items()]
-    return f"{', '.join(names)}, or `module:factory` of yours"
+    return f"{', '.join(names)}, or `module:factory` of an extractor of yours"
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,13 @@ class Settings:
     extractor: str = option("blocks", _describe_choices(), metavar="NAME")
     favor: str = option(
         "balanced",
-        "precision rather loses text than keeps boilerplate; recall the reverse",
+        "precision prefers losing text to keeping boilerplate; recall does the reverse",
         choices=("balanced", "precision", "recall"),
     )
-    include_comments: bool = option(False, "readers' comments belong to the text")
-    include_tables: bool = option(True, "tables belong to the text")
+    include_comments: bool = option(False, "keep readers' comments as part of the text")
+    include_tables: bool = option(True, "keep tables as part of the text")
     text_format: str = option(
         "plain",
-        "plain text, or markdown, which keeps headings, lists, tables, code and formulas",
+        "plain text, or Markdown, which marks headings, lists, tables, code and formulas",
         choices=("plain", "markdown"),
     )

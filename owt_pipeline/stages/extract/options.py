@@ -14,8 +14,8 @@ class Options(Settings):
 
     reject_walls: bool = option(
         True,
-        "reject missing pages and parked domains that come with status 200 (soft_404), and logins, "
-        "requests to consent and checks for robots in place of the page (wall)",
+        "reject missing pages and parked domains with status 200 (soft_404), and pages that show "
+        "only a login, a consent form or a check for robots (wall)",
     )
-    page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)
-    page_memory_mb: int = option(1024, "memory a page may use, in MiB", minimum=64)
+    page_cpu_seconds: float = option(20.0, "maximum CPU time of a page", minimum=0.1)
+    page_memory_mb: int = option(1024, "maximum memory of a page, in MiB", minimum=64)

@@ -50,62 +50,62 @@ class Options:
 
     pages_from: tuple[str, ...] = not_in_key(
         (),
-        "take pages from WARC files: paths, folders or globs, local or gs:// or s3://",
+        "take pages from WARC files: files, folders or globs, local or in a bucket",
         metavar="GLOB",
     )  # the files' content shapes bytes, and `sources` describes it
     allow_damaged: bool = not_in_key(
         False,
-        "read damaged files of --pages_from as far as possible, and record in the manifest what is "
-        "lost, instead of stopping",
+        "read damaged files of --pages_from as far as possible and record the losses in the "
+        "manifest, instead of stopping",
     )
     sources: tuple[str, ...] = option(
         (),
-        "where to look for a page; the first source that has it wins; default: archive with "
-        "--pages_from, else live",
+        "sources of pages in the order in which they are tried; a page is taken from the first "
+        "source that has it (default: archive with --pages_from, otherwise live)",
         choices=tuple(PAGE_SOURCES),
     )
     archive_choice: str = option(
         "nearest",
-        "which of an archive's captures to take: the nearest to the submission, the earliest or "
-        "the latest",
+        "capture to take if an archive has several: the nearest to the submission, the earliest "
+        "or the latest",
         choices=("nearest", "earliest", "latest"),
     )
     user_agent: str = not_in_key(
         "",
-        "User-Agent with contact details, needed for all sources but archive: 'name/1.0 "
-        "(+https://example.org/contact)'; robots.txt knows it by this name",
+        "User-Agent with a contact address, required for all sources except archive, such as "
+        "'name/1.0 (+https://example.org/contact)'; the rules of robots.txt for this name apply",
     )
-    host_delay: float = not_in_key(1.0, "seconds between two requests to a host", minimum=0)
-    connections: int = not_in_key(1000, "connections at once, over all hosts", minimum=1)
+    host_delay: float = not_in_key(1.0, "delay between two requests to the same host", minimum=0)
+    connections: int = not_in_key(1000, "maximum of open connections over all hosts", minimum=1)
     timeout: float = not_in_key(
-        90.0, "seconds for a page with its redirects, without waiting for turns", minimum=0.01
+        90.0,
+        "time limit of a page with its redirects, without the delays between requests",
+        minimum=0.01,
     )
     max_page_bytes: int = option(
-        10_000_000, "a page with a larger body is rejected, decoded or as sent", minimum=1
+        10_000_000, "reject pages with a larger body, before or after decoding", minimum=1
     )
     allowed_ports: tuple[int, ...] = option(
         (80, 443, 8000, 8080, 8443),
-        "ports that a URL may name; if empty, every port",
+        "ports that URLs may have; an empty list allows every port",
         minimum=1,
         maximum=65535,
     )
     allow_private_hosts: bool = option(
-        False, "fetch from addresses that are not public, such as an intranet's"
+        False, "fetch from addresses that are not public, such as those of an intranet"
     )
-    verify_tls: bool = option(
-        True, "reject hosts without a valid certificate (off: --no_verify_tls)"
-    )
+    verify_tls: bool = option(True, "reject hosts without a valid certificate")
     proxy: str = not_in_key(
         "",
-        "proxy for all requests but those to hosts in NO_PROXY, "
-        "http[s]://[USER:PASSWORD@]HOST:PORT; default: HTTPS_PROXY and HTTP_PROXY",
+        "proxy for all requests except those to hosts in NO_PROXY, as "
+        "http[s]://[USER:PASSWORD@]HOST:PORT (default: HTTPS_PROXY and HTTP_PROXY)",
         metavar="URL",
     )
     cc_index: str = option(
         "",
-        "Common Crawl's columnar index, for the source `commoncrawl`: "
-        "s3://commoncrawl/cc-index/table/cc-main/warc "
-        "or https://data.commoncrawl.org/cc-index/table/cc-main/warc, or a copy of it",
+        "Common Crawl's columnar index for the source `commoncrawl`: "
+        "s3://commoncrawl/cc-index/table/cc-main/warc, the same path below "
+        "https://data.commoncrawl.org/, or a copy of it",
         metavar="URI",
     )
     cc_crawls: tuple[str, ...] = option(
@@ -115,31 +115,31 @@ class Options:
     )
     cc_data: str = option(
         "",
-        "the root of the WARC files that --cc_index names: a folder, s3:// or https://; "
-        "default: the parent of its folder cc-index/",
+        "root of the WARC files that --cc_index refers to: a folder, s3:// or https:// (default: "
+        "the parent of its folder cc-index/)",
         metavar="URI",
     )
     cc_delay: float = not_in_key(
         0.1,
-        "seconds between two requests of a process to a web server that is --cc_data; the "
-        "index is read without a delay",
+        "delay between two requests of a process to --cc_data if it is a web server; the index is "
+        "read without a delay",
         minimum=0,
     )
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
-        "where `wayback` looks a URL up: the Wayback Machine's index, or a pywb's "
-        "(.../COLLECTION/cdx)",
+        "index in which the source `wayback` looks up a URL: the Wayback Machine's, or one of "
+        "pywb (.../COLLECTION/cdx)",
         metavar="URL",
     )
     wayback_pages: str = option(
         "https://web.archive.org/web",
-        "the root of the captures: the Wayback Machine, or a pywb's collection",
+        "root of the captures of `wayback`: the Wayback Machine's, or a collection of pywb",
         metavar="URL",
     )
     wayback_delay: float = not_in_key(
         2.5,
-        "seconds between two requests to `wayback`, of all workers together; the Internet "
-        "Archive allows 24 lookups a minute",
+        "delay between two requests to `wayback`, for all workers together; the Internet Archive "
+        "allows 24 lookups a minute",
         minimum=0,
     )
     max_unanswered_names: float = not_in_key(
@@ -151,16 +151,18 @@ class Options:
     )
     retry_failed: bool = not_in_key(
         False,
-        "once all URLs have an outcome: retry those that failed temporarily (dns, connect, "
-        "proxy, timeout, http_429, http_503, http_5xx, robots_unreachable, archive_failed); all "
-        "others keep their outcome",
+        "once all URLs have an outcome, retry the URLs that failed temporarily (dns, connect, "
+        "proxy, timeout, http_429, http_503, http_5xx, robots_unreachable, archive_failed); the "
+        "other URLs keep their outcome",
     )
     refetch: bool = not_in_key(
-        False, "fetch pages of this run again that were lost or damaged, as they are now"
+        False,
+        "fetch lost and damaged pages of this run again from the web, where they may have changed",
     )
     resolve: tuple[str, ...] = not_in_key(
         (),
-        "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
+        "connect to this address instead of resolving the name, such as "
+        "*.demo.test=127.0.0.1:8123; the address may be private",
         metavar="PATTERN=ADDRESS[:PORT]",
     )
 
@@ -247,7 +249,8 @@ def allowed_connections(num_wanted: int) -> int:
     if allowed >= num_wanted:
         return num_wanted
     logger.warning(
-        "fetch: %d connections at once, not %d: the system allows %d files",
+        "fetch: using %d connections instead of %d, since the system allows %d open files (ulimit "
+        "-n)",
         allowed,
         num_wanted,
         max_files,

@@ -208,9 +208,9 @@ class CircuitBreaker:
         )
         reasons = ", ".join(f"{reason} {num:,}" for reason, num in num_by_reason.most_common())
         return (
-            f"{len(self._num_held_by_name):,} {self._subject} ({reasons}); the last one: "
-            f"{self._held_failures[-1].failure.detail}. Their URLs have "
-            "no outcome yet: run the same command again later, and it continues where it stopped"
+            f"{len(self._num_held_by_name):,} {self._subject} ({reasons}). The last failure: "
+            f"{self._held_failures[-1].failure.detail}. Their URLs have no outcome yet: run the "
+            "same command again later to continue"
         )
 
 

@@ -20,6 +20,7 @@ from owt_pipeline.stages.fetch.segments import FOLDER
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 from schemas.manifest import Root, ShardRecord
+from schemas.quantities import pluralize
 from schemas.reasons import TEMPORARY
 
 if TYPE_CHECKING:
@@ -57,10 +58,9 @@ def start_retry_rounds(options: Options, root: Root, runtime: Runtime) -> Root:
             lost_shards.add(shard)
     if options.retry_failed:
         logger.info(
-            "fetch: --retry_failed: %s URLs of %d shards failed temporarily and are requested "
-            "again",
-            f"{sum(num_failed_by_shard.values()):,}",
-            len(num_failed_by_shard),
+            "fetch: retrying %s that failed temporarily, in %s",
+            pluralize(sum(num_failed_by_shard.values()), "URL"),
+            pluralize(len(num_failed_by_shard), "shard"),
         )
     rounds = dict(root.rounds)
     for shard in sorted({*num_failed_by_shard, *lost_shards}):
@@ -107,8 +107,8 @@ def _lost_segments(
 def _lost_error(workdir: Storage, problem_by_path: dict[str, str], shard: int) -> UserError:
     path, problem = next(iter(problem_by_path.items()))
     return UserError(
-        f"{workdir.path(path)} {problem}, one of {len(problem_by_path)} files of shard {shard} "
-        "that something has to be built from, and that came from the web: restore it from a "
-        f"backup, or run {command('owt', 'run', workdir, '--refetch')} to fetch its pages as they "
-        "are now"
+        f"{workdir.path(path)} {problem}, but a stage has to read it, and it came from the web "
+        f"({pluralize(len(problem_by_path), 'such file')} in shard {shard}): restore it from a "
+        f"backup, or run {command('owt', 'run', workdir, '--refetch')} to fetch its pages again, "
+        "which may have changed"
     )

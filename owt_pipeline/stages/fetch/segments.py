@@ -23,7 +23,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -325,6 +325,7 @@ def read_segment(workdir: Storage, path: str, size: int) -> pa.Table | None:
     return rows.append_column(_ANSWERS_OF_SEGMENT.field("segment"), paths)
 
 
+@dataclass
 class SegmentWriter:
     """Writes results to segments of a shard.
 
@@ -332,26 +333,26 @@ class SegmentWriter:
 
     Attributes:
       workdir: the run's folder.
+      path: the beginning of the paths of the segments in `workdir`.
+      round: the round of the shard.
+      number: the number of the next segment.
+      warcinfo: the fields of the segments' warcinfo records.
       is_last_try: whether temporary failures are final, because no further request follows.
+      date: date of the first two records in seconds since 1970, by default the time of writing.
       bytes: memory of the results that are in no segment yet.
     """
 
-    def __init__(
-        self, workdir: Storage, path: str, round: int, number: int, warcinfo: Mapping[str, str], *,
-        is_last_try: bool = True, date: int | None = None,
-    ):  # fmt: skip
-        """Return a writer of segments from `number` on, whose paths in `workdir` begin with `path`.
+    workdir: Storage
+    path: str
+    round: int
+    number: int
+    warcinfo: Mapping[str, str]
+    _: KW_ONLY
+    is_last_try: bool = True
+    date: int | None = None
+    bytes: int = field(default=0, init=False)
 
-        `warcinfo` has the fields of the warcinfo record. `date` is the date of the first two
-        records in seconds since 1970, by default the time of writing.
-        """
-        self.workdir = workdir
-        self.is_last_try = is_last_try
-        self._path = path
-        self._round = round
-        self._number = number
-        self._warcinfo = warcinfo
-        self._date = date
+    def __post_init__(self) -> None:
         self._clear()
 
     def _clear(self) -> None:
@@ -365,12 +366,12 @@ class SegmentWriter:
         if isinstance(result, FetchFailure):
             is_final = self.is_last_try or result.reason not in TEMPORARY
             why = (str(result.reason), result.detail)
-            self._rows.append((url_id, self._round, is_final, *why, *_NO_PAGE))
+            self._rows.append((url_id, self.round, is_final, *why, *_NO_PAGE))
             self.bytes += _ROW_BYTES + len(result.detail)
             return is_final
         offset = self._records_bytes + sum(map(len, result.redirects))
         place = (offset, len(result.record))
-        self._rows.append((url_id, self._round, True, None, None, *_indexed_fields(result), *place))
+        self._rows.append((url_id, self.round, True, None, None, *_indexed_fields(result), *place))
         self._records += [*result.redirects, result.record]
         end = offset + len(result.record)
         self.bytes += _ROW_BYTES + end - self._records_bytes
@@ -386,13 +387,13 @@ class SegmentWriter:
         table = pa.BufferOutputStream()
         with pa.ipc.new_stream(table, rows.schema) as stream:
             stream.write_batch(rows)
-        date = int(time.time()) if self._date is None else self._date
+        date = int(time.time()) if self.date is None else self.date
         index = resource_record(
             "urn:owt:answers", date, table.getvalue().to_pybytes(), ARROW_STREAM
         )
-        segment = b"".join([warcinfo_record(date, self._warcinfo), index, *self._records])
+        segment = b"".join([warcinfo_record(date, self.warcinfo), index, *self._records])
         sha256 = hashlib.sha256(segment).hexdigest()
         # A file of this name has this content, so it is no error if it exists.
-        self.workdir.create(f"{self._path}-{self._number:06d}-{sha256}{SUFFIX}", segment)
-        self._number += 1
+        self.workdir.create(f"{self.path}-{self.number:06d}-{sha256}{SUFFIX}", segment)
+        self.number += 1
         self._clear()

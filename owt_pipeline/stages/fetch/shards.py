@@ -84,8 +84,8 @@ def set_up(run: StageRun) -> Summary:
         for archive in archives_of(options, recorded):
             if archive["uri"] not in paths:
                 raise UserError(
-                    f"--pages_from: {archive['uri']} is missing, and pages have to be taken from "
-                    "it: restore it"
+                    f"--pages_from: {archive['uri']} is missing, but the run needs pages from it: "
+                    "restore it"
                 )
     if options.cc_index:
         properties["cc_files"] = list_files(options)
@@ -181,7 +181,7 @@ def _warn_of_archive(archive: Mapping[str, Any]) -> None:
         logger.warning("fetch: %s: %s", name, archive["problem"])
     elif not archive["responses"]:
         kind = kind_of(name).name
-        logger.warning("fetch: %s holds no response to a request: is it %s?", name, kind)
+        logger.warning("fetch: %s contains no HTTP response; it may not be %s", name, kind)
 
 
 def _warcinfo(run: StageRun, source: str) -> dict[str, str]:

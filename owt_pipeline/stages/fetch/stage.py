@@ -162,16 +162,16 @@ def _check_user_agent(options: Options) -> None:
 
 
 class Fetch(Stage):
-    """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or
-    the Wayback Machine. Writes the responses to warc/, where those of the network stay, pages/
-    with a row for each page, and a reject row with a reason for each URL without a page.
+    """Fetch the page of each URL of urls/: over HTTP, from WARC files, from Common Crawl or from
+    the Wayback Machine. Writes the responses to warc/, a row for each page to pages/, and a reject
+    row with a reason for each URL without a page.
     """
 
     name = "fetch"
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 9
+    version = 10
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_index_archive, "index", keys=_archive_files),

@@ -14,17 +14,18 @@ class Options:
 
     files: tuple[str, ...] = option(
         (),
-        "JSON Lines, Parquet, CSV or plain text files, also compressed (.gz, .zst, .xz, .bz2): "
-        "paths, folders, globs",
+        "JSON Lines, Parquet, CSV or plain text, plain or compressed (.gz, .zst, .xz, .bz2): "
+        "files, folders or globs",
         metavar="FILE",
         shapes_bytes=False,  # the key includes the files' content instead of their paths
     )
     format: str = option(
-        "auto", "format of the files; auto uses the extension", choices=("auto", *FORMATS)
+        "auto", "format of the files; auto decides by the extension", choices=("auto", *FORMATS)
     )
     text_field: str = option("text", "field or column with the text; a.b is field b of field a")
     url_field: str = option(
-        "url", "field with the URL; the id is its hash, or the text's hash without a URL"
+        "url",
+        "field with the URL; its hash is the document's id (without a URL, the text's hash)",
     )
     title_field: str = option("title", "field with the title")
     author_field: str = option("author", "field with the author")
@@ -32,8 +33,8 @@ class Options:
     language_field: str = option("language", "field with the language (ISO 639-1)")
     split_text: str = option(
         "file",
-        "how a plain text file is split: one document per file, per block between blank lines, or "
-        "per WikiText article",
+        "documents of a plain text file: one per file, per block between blank lines, or per "
+        "WikiText article",
         choices=("file", "blank_lines", "wikitext"),
     )
     num_shards: int | None = option(

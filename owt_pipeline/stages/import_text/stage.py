@@ -30,7 +30,7 @@ def _named_files(options: Options) -> tuple[dict[str, str], list[str]]:
     The first is name in messages by path. Raises UserError without files.
     """
     if not options.files:
-        raise UserError("import: no files given: name at least one")
+        raise UserError("import: the command has no files to import: name at least one")
     return named_files(options.files, "import", by_extension=options.format == "auto")
 
 
@@ -41,13 +41,15 @@ def _warn_of_files(options: Options) -> None:
     files, left_out = _named_files(options)
     if left_out:
         logger.warning(
-            "import: files of folders left out, name them to import them: %s", _shown(left_out)
+            "import: skipped files of folders that have another format; name a file itself to "
+            "import it: %s",
+            _shown(left_out),
         )
     held_out = held_out_files(options.files, files)
     if held_out:
         logger.warning(
-            "import: test or validation splits next to a training split are imported too; to "
-            "leave them out, name the training files only: %s",
+            "import: also importing the test and validation splits next to a training split; to "
+            "leave them out, name only the training files: %s",
             _shown(held_out),
         )
 
@@ -65,9 +67,9 @@ def _parts_of_groups(run: StageRun) -> range:
 
 
 class Import(Stage):
-    """Import your own text as documents/, in place of collect, fetch and extract. A document's
-    id is the hash of its canonical URL, or of its text if it has no URL; the first document with
-    an id is kept.
+    """Import your own text as documents/, instead of running collect, fetch and extract. A
+    document's id is the hash of its canonical URL, or of its text if it has no URL. Of several
+    documents with the same id, the first is kept.
     """
 
     name = "import"
@@ -114,7 +116,7 @@ class Import(Stage):
         """Warn if no record is a document."""
         if not any(record.counts.left for record in records):
             logger.warning(
-                "import: no documents imported; %s lists the reasons (is --text_field right?)",
+                "import: imported no document; %s lists the reasons (is --text_field right?)",
                 run.workdir.path("ledger/documents/rejects/"),
             )
         return Summary()

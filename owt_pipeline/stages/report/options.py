@@ -13,7 +13,7 @@ class Options:
 
     sample_documents: int = option(
         20,
-        "documents to show, from the corpus and from those that each filter dropped",
+        "sample documents to show of the corpus, and of the rejects of each filter",
         minimum=0,
         maximum=100,
     )

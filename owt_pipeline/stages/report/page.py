@@ -45,6 +45,7 @@ def page(stats: Stats) -> str:
         "breakable": _breakable,
         "cell": cell,
         "settings_toml": settings_toml,
+        "numeric_columns": numeric_columns,
         "readable": readable,
     }
     environment.globals |= {"raw": _read_file}
@@ -186,6 +187,14 @@ def cell(value: Any, column: str) -> str:
         return number(value)
     num_digits = 2 if abs(value) < 100 else 1
     return number(value, num_digits)
+
+
+def numeric_columns(rows: Sequence[Stats]) -> set[str]:
+    """Return the columns of a figure that have a number in any row."""
+    numeric: set[str] = set()
+    for row in rows:
+        numeric.update(column for column, value in row.items() if isinstance(value, (int, float)))
+    return numeric
 
 
 Chart = dict[str, Any]

@@ -17,8 +17,9 @@ from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.report.figures import figures
 from owt_pipeline.stages.report.options import Options
 from owt_pipeline.stages.report.page import page
-from owt_pipeline.stages.report.tables import digest_of_queries, open_tables
+from owt_pipeline.stages.report.tables import digest_of_queries, limits_of, open_tables
 from schemas import DATASETS
+from schemas.filters import BUILT_IN
 from schemas.manifest import Counts, Root, ShardRecord
 
 SHOWN = {"top_domains": 100, "sample_urls": 10}
@@ -54,9 +55,20 @@ def _readers(run: StageRun) -> dict[str, DatasetReader]:
     }
 
 
+def _changed_limits(root: Root) -> dict[str, dict[str, Any]]:
+    """Return the limits of filters in the settings of clean/ that are not the default."""
+    if "clean" not in root.datasets:
+        return {}
+    changed = {}
+    for name, limits in limits_of(root.datasets["clean"].options).items():
+        if limits and limits != vars(BUILT_IN[name]):
+            changed[name] = limits
+    return changed
+
+
 class Report(Stage):
     """Write the run's statistics: report/index.html, a self-contained web page, and
-    report/stats.json, all of its figures.
+    report/stats.json with all figures of that page.
     """
 
     name = "report"
@@ -66,7 +78,7 @@ class Report(Stage):
     kinds = ("data", "rejects")
     output = "report"
     options = Options
-    version = 13
+    version = 15
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --sample_documents 50"
@@ -77,7 +89,14 @@ class Report(Stage):
     def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """Return the takedowns, whose texts are not shown; None without takedowns."""
+        """Return the takedowns, whose texts are not shown, and limits that are not the default.
+
+        The report shows the limits of filters, and other limits may leave the same documents in
+        clean/. Returns None without both.
+        """
+        limits = _changed_limits(root)
+        if limits:
+            return [root.takedowns, limits]
         return root.takedowns or None
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:

@@ -235,13 +235,7 @@ def _thresholds(readers: Mapping[str, DatasetReader], signals: Iterable[str]) ->
     options: Mapping[str, Any] = {}
     if "clean" in readers:
         options = readers["clean"].manifest.options
-    chosen = options.get("filters") or ()
-    limits_by_filter = {name: dict(options.get(name) or {}) for name in BUILT_IN}
-    for name, thresholds in BUILT_IN.items():
-        measured_by = thresholds.measured_by
-        if name in chosen and measured_by and measured_by not in chosen:
-            # Both limit the same signals, and only this filter's limits were applied.
-            limits_by_filter[measured_by].update(limits_by_filter[name])
+    limits_by_filter = limits_of(options)
     rows: list[Row] = []
     for signal in signals:
         filter_name, _, name = signal.partition(".")
@@ -253,6 +247,18 @@ def _thresholds(readers: Mapping[str, DatasetReader], signals: Iterable[str]) ->
         }
         rows.append(row)
     return rows
+
+
+def limits_of(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the limits of each filter's signals in the options of clean, by filter."""
+    chosen = options.get("filters") or ()
+    limits_by_filter = {name: dict(options.get(name) or {}) for name in BUILT_IN}
+    for name, thresholds in BUILT_IN.items():
+        measured_by = thresholds.measured_by
+        if name in chosen and measured_by and measured_by not in chosen:
+            # Both limit the same signals, and only this filter's limits were applied.
+            limits_by_filter[measured_by].update(limits_by_filter[name])
+    return limits_by_filter
 
 
 def _splits(readers: Mapping[str, DatasetReader]) -> list[Row]:

@@ -12,23 +12,23 @@ class Options:
     """Options of the stage."""
 
     tokenizer: str = option(
-        "gpt2", "gpt2, a tokenizer.json of Hugging Face's tokenizers, or a name at their hub"
+        "gpt2",
+        "gpt2, the path of a tokenizer.json of Hugging Face's tokenizers, or a name on their Hub",
     )
     eot_token: str = option(
-        "", "the tokenizer's end-of-text token; empty looks for one of the usual names"
+        "", "end-of-text token of the tokenizer (default: the first usual name that it has)"
     )
     val_fraction: float = option(
         0.01,
-        "share of the documents for validation, chosen by a hash of their ids; raise it for "
-        "corpora of under about "
-        "500 documents, or none may be chosen",
+        "share of the documents for validation, chosen by a hash of their ids; with fewer than "
+        "about 500 documents, give a larger share, or none may be chosen",
         minimum=0.0,
         maximum=1.0,
     )
     max_changed_share: float = option(
         0.05,
-        "stop if a larger share of the documents is not what its tokens decode to: the tokenizer "
-        "cannot write all text",
+        "stop if the tokenizer changes a larger share of the documents, because it cannot encode "
+        "all of their text",
         minimum=0.0,
         maximum=1.0,
         shapes_bytes=False,

@@ -27,8 +27,8 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 class Tokenize(Stage):
-    """Encode the corpus as token ids: uncompressed Arrow IPC files in tokens/train and
-    tokens/val, one row per document, without end-of-text (the reader adds it). A hash of url_id
+    """Encode the corpus as token ids. Writes uncompressed Arrow IPC files to tokens/train and
+    tokens/val, one row per document, without end-of-text, which the reader adds. A hash of url_id
     decides the split.
     """
 
@@ -81,7 +81,8 @@ class Tokenize(Stage):
         # An empty corpus has an empty `val` at any share, and needs no warning.
         if run.options.val_fraction and not num_held_out and run.inputs["corpus"].rows():
             logger.warning(
-                "tokenize: val/ is empty at --val_fraction %s; give a larger one",
+                "tokenize: val/ is empty, since --val_fraction %s chose no document; give a "
+                "larger one",
                 run.options.val_fraction,
             )
         return Summary()

@@ -19,6 +19,7 @@ from owt_pipeline.ledger.exchange import Slice
 from schemas import DATASETS, Reason
 from schemas.datasets import is_validation
 from schemas.manifest import ShardRecord
+from schemas.quantities import pluralize
 
 logger = logging.getLogger("owt")
 
@@ -58,12 +59,12 @@ def check_changed(run: StageRun, records: Sequence[ShardRecord]) -> None:
     num_documents = sum(record.counts.entered for record in records)
     share = num_changed / max(num_documents, 1)
     if num_respaced == num_changed:
-        reason = "does not keep their white space, and losses per byte count bytes that it drops"
+        reason = "drops white space, so losses per byte count bytes that it drops"
     else:
-        reason = "cannot write all of their text, and losses per byte count bytes that no token has"
+        reason = "cannot encode all text, so losses per byte count bytes that no token has"
     problem = (
-        f"tokenize: {num_changed:,} documents ({share:.1%}) are not what their tokens decode to: "
-        f"{run.options.tokenizer} {reason}"
+        f"tokenize: the tokenizer {run.options.tokenizer} changes "
+        f"{pluralize(num_changed, 'document')} ({share:.1%}): it {reason}"
     )
     if share > run.options.max_changed_share:
         advice = "use another --tokenizer, or allow it with --max_changed_share 1"

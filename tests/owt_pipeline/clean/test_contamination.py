@@ -150,6 +150,50 @@ def test_the_fields_of_a_record_are_one_text(tmp_path: Path, record: dict) -> No
     assert is_contaminated(tmp_path / "set.jsonl", f"{QUESTION} {ANSWER}")
 
 
+LEAKED = "Which of the four travellers first saw the cafe of the harbour on that cold evening"
+
+
+@pytest.mark.parametrize("name", ["mmlu.csv", "mmlu.tsv"])
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_a_table_without_names_of_columns_is_read_completely(
+    tmp_path: Path, name: str, row: int
+) -> None:
+    """The first row takes the place of the names, and is a question too."""
+    rows = [["What is it?", "4", "5", "A"] for _ in range(3)]
+    rows[row] = [LEAKED, "the first", "the last", "B"]
+    path = tmp_path / name
+    delimiter = "\t" if name.endswith("tsv") else ","
+    path.write_text("".join(delimiter.join(cells) + "\n" for cells in rows))
+    sets = evaluation_sets((str(path),))
+    leaked = clean_document(ENGLISH + LEAKED, Options(), sets)
+    assert leaked.reason == Reason.CONTAMINATED
+    assert contamination.sizes_of(sets, Options())[0].num_texts == (3 if row == 0 else 2)
+
+
+def test_names_of_columns_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "set.csv"
+    path.write_text(f"question,answer\n{LEAKED},the first\n")
+    (size,) = contamination.sizes_of(evaluation_sets((str(path),)), Options())
+    assert (size.num_texts, size.num_short) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([LEAKED.encode(), b"\xff\xd8\xff"]),
+        pa.array([LEAKED.encode(), None], pa.large_binary()),
+        pa.array([[("question", LEAKED)], None], pa.map_(pa.string(), pa.string())),
+        pa.array([{"image": b"\xff\xd8", "q": [LEAKED.encode()]}, None]),
+    ],
+    ids=["bytes", "large", "map", "nested"],
+)
+def test_texts_in_bytes_and_maps_are_found(tmp_path: Path, column: pa.Array) -> None:
+    path = tmp_path / "set.parquet"
+    pq.write_table(pa.table({"x": column}), path)
+    leaked = clean_document(ENGLISH + LEAKED, Options(), evaluation_sets((str(path),)))
+    assert leaked.reason == Reason.CONTAMINATED
+
+
 def test_texts_of_two_records_are_not_joined(tmp_path: Path) -> None:
     rows = [{"q": QUESTION}, {"q": ANSWER}]
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -145,7 +145,7 @@ def test_a_function_that_fails_rejects_only_that_document(run: Path) -> None:
     all_fail = run.parent / "none"
     write_dataset(Storage(str(all_fail)), "documents", partial(write_documents, texts[1:2]))
     output = owt_clean(all_fail, "mine:hostile", code=1)
-    assert "clean rejected all 1 rows (signal_failed 1)" in output
+    assert "clean rejected 1 row, all that entered it (signal_failed 1)" in output
 
 
 def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
@@ -175,7 +175,7 @@ def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
             1,
             "signals: no_such_module:length cannot be imported (No module named",
         ),
-        (["mine:width"], 1, "signals: module mine has no 'width'"),
+        (["mine:width"], 1, "signals: the module mine has no function 'width'"),
         (["mine:numpy"], 1, "signals: mine:numpy is of type module, not a function"),
         (
             ["raising:length"],

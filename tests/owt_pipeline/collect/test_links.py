@@ -24,7 +24,7 @@ from tests.owt_pipeline.collect.test_stage import holds
 from tests.owt_pipeline.runs import ask_owt
 from tests.servers.s3 import s3_bucket
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def owt_collect(workdir: Path, *flags: object, code: int = 0) -> str:
@@ -44,7 +44,7 @@ def by_url(run: Collected) -> dict[str, dict[str, Any]]:
     return {row["url"]: row for row in run.urls}
 
 
-@pytest.mark.parametrize("file", sorted((HERE / "layouts").iterdir()), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted((FOLDER / "layouts").iterdir()), ids=lambda file: file.name)
 def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, file: Path) -> None:
     """layouts/ has seven rows as they are published: by BigQuery with `time` as a number, by
     others as a timestamp."""
@@ -64,7 +64,7 @@ def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, file: 
 
 def test_each_row_of_odd_tables_is_a_url_or_a_reject(tmp_path: Path) -> None:
     """tables/ has what programs and people write; tables.txt what becomes of it."""
-    run = links(tmp_path / "run", *sorted((HERE / "tables").iterdir()))
+    run = links(tmp_path / "run", *sorted((FOLDER / "tables").iterdir()))
     seen = [f"{reject['reason']}: {reject['detail']}" for reject in run.rejects]
     for row in run.urls:
         columns = {name: row[name] for name in ("score", "created_utc", "title", "link_sources")}
@@ -72,10 +72,11 @@ def test_each_row_of_odd_tables_is_a_url_or_a_reject(tmp_path: Path) -> None:
         seen.append(
             " ".join([row["url"], *(f"{k}={v!r}" for k, v in columns.items() if v not in usual)])
         )
-    assert sorted(seen) == (HERE / "tables.txt").read_text().splitlines()
+    assert sorted(seen) == (FOLDER / "tables.txt").read_text().splitlines()
 
 
-NOON = 1546344000  # 2019-01-01T12:00:00Z
+# 2019-01-01T12:00:00Z.
+NOON = 1546344000
 TIMES = {
     "2019-01-01 12:00:00+00": NOON,
     "2019-01-01 09:00:00-03": NOON,
@@ -175,21 +176,23 @@ def dump_of_files(folder: Path) -> list[Path]:
 
 def test_many_files_and_their_folder_give_the_same_bytes(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
-    here = links(tmp_path / "files", *dump_of_files(folder))
-    assert len(here.urls) == 60
-    names = [source["name"] for source in here.manifest.sources if source["kind"] == "links"]
+    links_of_files = links(tmp_path / "files", *dump_of_files(folder))
+    assert len(links_of_files.urls) == 60
+    names = [
+        source["name"] for source in links_of_files.manifest.sources if source["kind"] == "links"
+    ]
     assert names == ["2006/10.csv", "2006/11.csv", "2007/10.csv"]
-    assert links(tmp_path / "folder", folder).bytes() == here.bytes()
-    assert links(tmp_path / "glob", folder / "*" / "1?.csv").bytes() == here.bytes()
+    assert links(tmp_path / "folder", folder).bytes() == links_of_files.bytes()
+    assert links(tmp_path / "glob", folder / "*" / "1?.csv").bytes() == links_of_files.bytes()
 
 
 @pytest.mark.slow
 def test_a_folder_of_a_bucket_gives_the_same_urls(tmp_path: Path) -> None:
-    here = links(tmp_path / "files", *(files := dump_of_files(tmp_path / "dump")))
+    links_of_files = links(tmp_path / "files", *(files := dump_of_files(tmp_path / "dump")))
     with s3_bucket() as bucket:
         for file in files:
             Storage(bucket).write(f"hn/{file.relative_to(tmp_path / 'dump')}", file.read_bytes())
-        assert links(tmp_path / "bucket", f"{bucket}/hn").urls == here.urls
+        assert links(tmp_path / "bucket", f"{bucket}/hn").urls == links_of_files.urls
 
 
 def test_a_low_score_counts_with_a_later_generation(tmp_path: Path) -> None:
@@ -202,37 +205,39 @@ def test_a_low_score_counts_with_a_later_generation(tmp_path: Path) -> None:
     assert row["score"] == 5
 
 
-DAMAGED = [line.split("\t") for line in (HERE / "damaged.tsv").read_text().splitlines()[1:]]
+DAMAGED = [line.split("\t") for line in (FOLDER / "damaged.tsv").read_text().splitlines()[1:]]
 
 
 @pytest.mark.parametrize(("name", "problem", "counts"), DAMAGED)
 def test_a_damaged_or_foreign_file_is_an_error_in_one_line(
     tmp_path: Path, name: str, problem: str, counts: str
 ) -> None:
-    source, file = (f"--{name.partition('/')[0]}", HERE / "damaged" / name), Path(name).name
-    said = owt_collect(tmp_path / "run", *source, code=1)
-    (line,) = [line for line in said.splitlines() if "error" in line.lower()]
-    assert str(HERE / "damaged" / name) in line
+    source, file = (f"--{name.partition('/')[0]}", FOLDER / "damaged" / name), Path(name).name
+    output = owt_collect(tmp_path / "run", *source, code=1)
+    (line,) = [line for line in output.splitlines() if "error" in line.lower()]
+    assert str(FOLDER / "damaged" / name) in line
     assert problem in line
     # A missing column is nothing damaged, though the flag is taken.
     lacks_column = "has no column" in line
     assert "rename " in line or not lacks_column
     assert ("--allow_damaged" in line) == (bool(counts) and not lacks_column)
     if counts:
-        said = owt_collect(tmp_path / "run", *source, "--allow_damaged")
+        output = owt_collect(tmp_path / "run", *source, "--allow_damaged")
         run = collected(tmp_path / "run")
         assert str(run.manifest.counts) == counts
         (damaged,) = run.manifest.properties["damaged"]
         assert damaged["name"] == file
-        assert damaged["problem"] in said
+        assert damaged["problem"] in output
         assert "--allow_damaged" not in damaged["problem"]
         assert holds(run)
 
 
 def test_files_without_rows_are_named(tmp_path: Path) -> None:
-    files = sorted((HERE / "empty").iterdir())
-    said = owt_collect(tmp_path / "run", "--links", *files)
-    assert [file.name for file in files if f"{file.name} has nothing to collect" not in said] == []
+    files = sorted((FOLDER / "empty").iterdir())
+    output = owt_collect(tmp_path / "run", "--links", *files)
+    assert [
+        file.name for file in files if f"{file.name} has nothing to collect" not in output
+    ] == []
     assert collected(tmp_path / "run").urls == []
 
 

@@ -32,12 +32,15 @@ def submission(**fields: Any) -> dict[str, Any]:
     }
 
 
-def merged(rows: list[dict[str, Any]], known: pa.Table | None = None) -> tuple[pa.Table, pa.Table]:
+def merged(
+    rows: list[dict[str, Any]], earlier: pa.Table | None = None
+) -> tuple[pa.Table, pa.Table]:
     table = pa.Table.from_pylist(rows, ROWS)
-    return merge_submissions(table, [*zip(NAMES, ORIGINS, strict=True)], min_score=3, known=known)
+    return merge_submissions(table, [*zip(NAMES, ORIGINS, strict=True)], min_score=3, known=earlier)
 
 
 def merge(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the URLs and the rejects of submissions, in the schemas of the datasets."""
     urls, rejects = merged(rows)
     assert (urls.schema, rejects.schema) == (URLS, REJECTS)
     urls.validate(full=True)
@@ -46,38 +49,38 @@ def merge(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[s
 
 def test_accepted_urls_are_rejected_and_earlier_low_scores_count() -> None:
     def generation(
-        number: int, *rows: dict[str, Any], known: pa.Table
+        number: int, *rows: dict[str, Any], earlier: pa.Table
     ) -> tuple[list[Any], list[Any], pa.Table]:
-        urls, rejects = merged(list(rows), known=known)
+        urls, rejects = merged(list(rows), earlier)
         return (
             urls.to_pylist(),
             rejects.to_pylist(),
-            pa.concat_tables([known, known_of(urls, rejects, number)]),
+            pa.concat_tables([earlier, known_of(urls, rejects, number)]),
         )
 
     a, b, c = (
         {"url_id": k, "url": f"https://{k}.org/", "submission_id": f"s{k}"} for k in (1, 2, 3)
     )
     first = [submission(**a, score=5), submission(**b, score=1), submission(**c, score=-2)]
-    _, _, known = generation(0, *first, known=KNOWN.empty_table())
-    assert known.select(["url_id", "generation", "score"]).to_pylist() == [
+    _, _, earlier_urls = generation(0, *first, earlier=KNOWN.empty_table())
+    assert earlier_urls.select(["url_id", "generation", "score"]).to_pylist() == [
         {"url_id": k, "generation": 0, "score": score} for k, score in ((1, None), (2, 1), (3, -2))
     ]
     second = [submission(**a, score=9), submission(**b, score=4), submission(**c, score=2)]
-    urls, rejects, known = generation(1, *second, known=known)
+    urls, rejects, earlier_urls = generation(1, *second, earlier=earlier_urls)
     assert [(url["url_id"], url["score"]) for url in urls] == [(2, 4)]
     assert [(reject["reason"], reject["detail"]) for reject in rejects] == [
         ("seen_before", "generation 0; submission s1, RS_1.zst:1"),
         ("low_score", "score 2, 2 with earlier generations; submission s3, RS_1.zst:1"),
     ]
-    _, rejects, _ = generation(2, *second, known=known)
+    _, rejects, _ = generation(2, *second, earlier=earlier_urls)
     assert [reject["detail"].partition(";")[0] for reject in rejects[:2]] == [
         "generation 0",
         "generation 1",
     ]
 
 
-some = st.fixed_dictionaries(
+submissions = st.fixed_dictionaries(
     {
         "url_id": st.integers(0, 5),
         "url": st.sampled_from("uuuv"),
@@ -97,7 +100,10 @@ some = st.fixed_dictionaries(
 
 
 def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
-    created, score, name = row["created_utc"], row["score"], NAMES[row["source"]]
+    """Return the sort key by which the earliest submission comes first."""
+    created = row["created_utc"]
+    score = row["score"]
+    name = NAMES[row["source"]]
     best_first = LAST if score is None else -score
     return (
         LAST if created is None else created,
@@ -108,17 +114,19 @@ def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def reject(row: dict[str, Any], reason: str, *said: str) -> tuple[int, str, str]:
+def reject(row: dict[str, Any], reason: str, *details: str) -> tuple[int, str, str]:
+    """Return the id, the reason and the detail of a submission's reject."""
     submission = [f"submission {row['submission_id']}, "] if row["submission_id"] else []
     place = f"{NAMES[row['source']]}:{row['line']}"
-    return row["url_id"], reason, "; ".join([*said, "".join([*submission, place])])
+    return row["url_id"], reason, "; ".join([*details, "".join([*submission, place])])
 
 
 def plainly_merged(
     rows: list[dict[str, Any]], min_score: int
 ) -> tuple[dict[int, dict[str, Any]], list[Any]]:
-    """The rules of the docstrings, URL by URL."""
-    urls, rejects = {}, [reject(row, row["reason"]) for row in rows if row["reason"]]
+    """Merge submissions URL by URL, by the rules of the docstrings."""
+    urls = {}
+    rejects = [reject(row, row["reason"]) for row in rows if row["reason"]]
     for url_id in {row["url_id"] for row in rows}:
         every = sorted(
             (row for row in rows if row["url_id"] == url_id and not row["reason"]), key=in_order
@@ -157,7 +165,7 @@ def plainly_merged(
 
 
 @settings(max_examples=50)
-@given(st.lists(some, max_size=14), st.randoms())
+@given(st.lists(submissions, max_size=14), st.randoms())
 def test_any_submissions_merge_as_the_rules_say_in_any_order(
     given_rows: list[dict[str, Any]], rng: random.Random
 ) -> None:
@@ -168,7 +176,7 @@ def test_any_submissions_merge_as_the_rules_say_in_any_order(
         u["url_id"]: {name: u[name] for name in expected[u["url_id"]]} for u in urls
     } == expected
     assert sorted((row["url_id"], row["reason"], row["detail"]) for row in rejects) == rejected
-    for found in (urls, rejects):
-        assert [row["url_id"] for row in found] == sorted(row["url_id"] for row in found)
+    for table in (urls, rejects):
+        assert [row["url_id"] for row in table] == sorted(row["url_id"] for row in table)
     rng.shuffle(rows)
     assert merge(rows) == (urls, rejects)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.owt_pipeline.collect.collecting import collected, start
-from tests.owt_pipeline.collect.reddit_server import RedditServer, serving
+from tests.owt_pipeline.collect.reddit_server import RedditServer
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def submissions(testdata: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def server(submissions: list[dict[str, Any]]) -> Iterator[RedditServer]:
-    with serving(submissions) as server:
+    with RedditServer(submissions) as server:
         yield server
 
 
@@ -54,27 +54,27 @@ def ask(server: RedditServer, workdir: Path, *flags: str, **settings: str | int)
         "[collect]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items())
     )
     process = start(workdir, str(config), *flags, cwd=workdir.parent, env=environment)
-    _, said = process.communicate(timeout=100)
-    return process.returncode, said
+    _, output = process.communicate(timeout=100)
+    return process.returncode, output
 
 
 def test_listings_of_many_subreddits_are_read_to_their_ends(
     server: RedditServer, submissions: list[dict[str, Any]], busiest: str, tmp_path: Path
 ) -> None:
     names = [busiest, "programming", "no_such_subreddit"]
-    code, said = ask(server, tmp_path / "run", "--subreddits", *names, "--min_score", "0")
-    assert code == 0, said
-    assert "r/no_such_subreddit cannot be read, continuing without it" in said
+    code, output = ask(server, tmp_path / "run", "--subreddits", *names, "--min_score", "0")
+    assert code == 0, output
+    assert "r/no_such_subreddit cannot be read, continuing without it" in output
     expected = [
         r for r in submissions if r["subreddit"].lower() in {name.lower() for name in names}
     ]
     run = collected(tmp_path / "run")
     assert run.manifest.counts.entered == len(expected)
     details = " ".join(reject["detail"] for reject in run.rejects)
-    found = {i for row in run.urls for i in row["submission_ids"]} | {
+    ids = {i for row in run.urls for i in row["submission_ids"]} | {
         r["id"] for r in expected if r["id"] in details
     }
-    assert found == {record["id"] for record in expected}
+    assert ids == {record["id"] for record in expected}
     assert f"r/{busiest.lower()}:1" in details
 
 
@@ -82,10 +82,11 @@ def test_listings_of_many_subreddits_are_read_to_their_ends(
 def test_the_run_obeys_reddits_rate_limit_and_waits_after_429(
     server: RedditServer, busiest: str, tmp_path: Path, remaining: int, refusals: int, requests: int
 ) -> None:
-    server.remaining, server.refusals = remaining, refusals
-    code, said = ask(server, tmp_path / "run", "--subreddits", f"r/{busiest}", praw_limit=250)
-    assert code == 0, said
-    assert said.count("Reddit asks to wait 1 s") == refusals
+    server.num_remaining = remaining
+    server.num_refusals = refusals
+    code, output = ask(server, tmp_path / "run", "--subreddits", f"r/{busiest}", praw_limit=250)
+    assert code == 0, output
+    assert output.count("Reddit asks to wait 1 s") == refusals
     assert len(server.times) == requests
     waits = [later - earlier for earlier, later in itertools.pairwise(server.times)]
     assert all(wait > 0.9 for wait in waits[: refusals or None])
@@ -97,28 +98,34 @@ def test_an_interrupted_run_continues_at_its_subreddit(
     server: RedditServer, busiest: str, tmp_path: Path
 ) -> None:
     flags = ("--subreddits", busiest, "programming", "--min_score", "0")
-    code, said = ask(server, tmp_path / "complete", *flags)
-    assert code == 0, said
-    asked = len(server.times)
+    code, output = ask(server, tmp_path / "complete", *flags)
+    assert code == 0, output
+    num_listings = len(server.times)
     server.times.clear()
-    server.fail_after = asked - 1
-    code, said = ask(server, tmp_path / "broken", *flags)
+    server.fail_after = num_listings - 1
+    code, output = ask(server, tmp_path / "broken", *flags)
     assert code == 1
-    assert "Reddit's API fails for r/" in said
-    assert "Traceback" not in said
+    assert "Reddit's API fails for r/" in output
+    assert "Traceback" not in output
     server.fail_after = None
     server.times.clear()
-    code, said = ask(server, tmp_path / "broken", *flags)
-    assert code == 0, said
-    assert 0 < len(server.times) < asked
+    code, output = ask(server, tmp_path / "broken", *flags)
+    assert code == 0, output
+    assert 0 < len(server.times) < num_listings
     assert collected(tmp_path / "broken").bytes() == collected(tmp_path / "complete").bytes()
 
 
 def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> None:
     write_praw_ini(server, tmp_path)
     process = start(tmp_path / "other", "--subreddits", "programming", cwd=tmp_path)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "client_id" in said
-    _, said = ask(server, tmp_path / "nope", "--subreddits", "programming", praw_site="nope")
-    assert "praw.ini has no section [nope]" in said
+    assert "client_id" in output
+    assert "Register a script at" in output
+    assert "into praw.ini" in output
+    code, output = ask(
+        server, tmp_path / "other", "--subreddits", "programming", "--min_score", "0"
+    )
+    assert code == 0, output
+    _, output = ask(server, tmp_path / "nope", "--subreddits", "programming", praw_site="nope")
+    assert "praw.ini has no section [nope]" in output

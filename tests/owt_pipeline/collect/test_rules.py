@@ -60,7 +60,8 @@ def test_lists_in_the_usual_formats_are_read(tmp_path: Path) -> None:
         "www.advertiser.com",
     ):
         assert domains.match(host) == host.removeprefix("a.").removeprefix("www.")
-    for host in ("ads.example.net", "only.example.info"):  # a line of /etc/hosts is about one host
+    # A line of /etc/hosts is about one host, and not about hosts below it.
+    for host in ("ads.example.net", "only.example.info"):
         assert domains.match(host) == f"={host}"
         assert domains.match(f"a.{host}") is None
     assert domains.match("example.net") is domains.match("example.biz") is None

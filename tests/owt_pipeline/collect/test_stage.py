@@ -156,9 +156,8 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
     assert [r["detail"] for r in run.rejects if r["reason"] == "bad_url"] == [
         "no scheme such as https://; list.txt.xz:4"
     ]
-    again = collect(
-        tmp_path / "again", links=(str(tmp_path / "run/urls"),), num_shards=1
-    ).urls  # which are a table, too
+    # Lists of links can be a table, such as urls/ of another run.
+    again = collect(tmp_path / "again", links=(str(tmp_path / "run/urls"),), num_shards=1).urls
     assert again == [{**row, "num_comments": None, "submission_ids": []} for row in run.urls]
 
 

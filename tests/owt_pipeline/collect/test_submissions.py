@@ -45,17 +45,23 @@ def row(fields: dict[str, Any], rules: Rules | None = None, **changes: Any) -> d
 
 
 def test_a_link_becomes_a_row() -> None:
-    same = {name: LINK[name] for name in ("title", "score", "created_utc", "num_comments")}
-    url, host = "https://example.com/story", "example.com"
-    made = {
+    copied_fields = {name: LINK[name] for name in ("title", "score", "created_utc", "num_comments")}
+    url = "https://example.com/story"
+    host = "example.com"
+    made_fields = {
         "home": host_hash(host),
         "url_id": id_of(url),
         "url": url,
         "posted_url": LINK["url"],
         "host": host,
     }
-    given = {"submission_id": "abc1", "subreddits": ["Books"], "source": 3, "line": 11}
-    assert row(LINK) == {**dict.fromkeys(ROWS.names), **same, **made, **given}
+    fields_of_place = {"submission_id": "abc1", "subreddits": ["Books"], "source": 3, "line": 11}
+    assert row(LINK) == {
+        **dict.fromkeys(ROWS.names),
+        **copied_fields,
+        **made_fields,
+        **fields_of_place,
+    }
 
 
 CASES = [
@@ -69,9 +75,9 @@ def test_submissions_of_all_eras_become_a_row_or_a_reject(expected: str, changes
     fields = {
         name: value for name, value in {**LINK, **json.loads(changes)}.items() if value != "ABSENT"
     }
-    found = row(fields)
-    assert (found["reason"] or "kept") == ("kept" if expected == "same" else expected)
-    assert expected != "same" or found == row(LINK)
+    result = row(fields)
+    assert (result["reason"] or "kept") == ("kept" if expected == "same" else expected)
+    assert expected != "same" or result == row(LINK)
 
 
 def test_a_reject_has_the_id_of_its_url_or_of_its_place() -> None:
@@ -87,13 +93,13 @@ def test_a_reject_has_the_id_of_its_url_or_of_its_place() -> None:
 def test_a_bad_line_loses_only_itself() -> None:
     good = json.dumps(LINK).encode()
     bad = [good[:40], b"[1]", b"null", b"\xff\xfe", bytes(9), good + good, b"{}", b"{} {}"]
-    found = rows(good, b"", b"  \r", good + b"\r", *bad, good)
-    assert [(r["line"], r["reason"]) for r in found] == [
+    results = rows(good, b"", b"  \r", good + b"\r", *bad, good)
+    assert [(r["line"], r["reason"]) for r in results] == [
         *((11, None), (14, None)),
         *((15 + i, "bad_line") for i in range(len(bad))),
         (15 + len(bad), None),
     ]
-    assert all(r["note"] for r in found if r["reason"])
+    assert all(r["note"] for r in results if r["reason"])
 
 
 def test_json_of_lax_writers_is_read() -> None:
@@ -101,10 +107,10 @@ def test_json_of_lax_writers_is_read() -> None:
     nan = json.dumps({**LINK, "num_comments": float("nan")}).encode()
     latin = json.dumps({**LINK, "title": "caf@"}).encode().replace(b"@", b"\xe9")
     huge = json.dumps({**LINK, "num_comments": 10**400}).encode()
-    found = rows(b"\xef\xbb\xbf" + json.dumps(LINK).encode(), lone, nan, latin, huge)
-    assert [r["reason"] for r in found] == [None] * 5
-    assert [r["title"] for r in found] == ["A story", "half ?", "A story", "caf\ufffd", "A story"]
-    assert found[2]["num_comments"] is found[4]["num_comments"] is None
+    results = rows(b"\xef\xbb\xbf" + json.dumps(LINK).encode(), lone, nan, latin, huge)
+    assert [r["reason"] for r in results] == [None] * 5
+    assert [r["title"] for r in results] == ["A story", "half ?", "A story", "caf\ufffd", "A story"]
+    assert results[2]["num_comments"] is results[4]["num_comments"] is None
 
 
 def test_rules_are_options() -> None:
@@ -146,8 +152,8 @@ def test_any_line_becomes_one_row_or_is_blank(given_lines: list[dict[str, Any] |
         line.replace(b"\n", b"") if isinstance(line, bytes) else json.dumps(line).encode()
         for line in given_lines
     ]
-    found = rows(*lines) if lines else []
-    assert [r["line"] for r in found] == [
+    results = rows(*lines) if lines else []
+    assert [r["line"] for r in results] == [
         11 + i for i, line in enumerate(lines) if line.strip(b" \t\r\x0b\x0c")
     ]
 
@@ -175,14 +181,14 @@ GOOD = json.dumps(LINK).encode()
         [b'{"id": NaN}', GOOD],
     ],
 )
-def test_lines_of_a_block_are_read_as_each_alone(lines: list[bytes]) -> None:
-    alone: list[dict[str, Any]] = []
+def test_lines_of_a_block_are_read_as_single_lines(lines: list[bytes]) -> None:
+    rows_of_lines: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 11):
-        alone += [{**found, "line": number} for found in rows(line)]
-    together = rows(*lines)
-    for of_rows in (alone, together):
-        for found in of_rows:
+        rows_of_lines += [{**result, "line": number} for result in rows(line)]
+    rows_of_block = rows(*lines)
+    for results in (rows_of_lines, rows_of_block):
+        for result in results:
             # A line without a URL has the id of its place.
-            if found["url"] is None:
-                del found["url_id"], found["home"]
-    assert together == alone
+            if result["url"] is None:
+                del result["url_id"], result["home"]
+    assert rows_of_block == rows_of_lines

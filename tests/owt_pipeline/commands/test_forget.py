@@ -21,6 +21,7 @@ from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import host_of, id_of
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Root
+from schemas.quantities import pluralize
 from tests.owt_pipeline.runs import (
     ask_owt,
     copy_of,
@@ -114,7 +115,8 @@ def test_it_does_not_matter_which_copy_of_a_text_is_named(small_run: Path, tmp_p
     for column in ("url_id", "kept_url_id"):
         run = copy_of(small_run, tmp_path / column)
         (tmp_path / f"{column}.txt").write_text(f"{decision[column]} # by request")
-        assert "1 documents leave the corpus" in ask_owt("forget", run, tmp_path / f"{column}.txt")
+        output = ask_owt("forget", run, tmp_path / f"{column}.txt")
+        assert "1 document removed from the corpus" in output
         lists.append(forgotten_ids(run))
     assert lists[0] == lists[1] >= {decision["url_id"], decision["kept_url_id"]}
 
@@ -222,12 +224,14 @@ def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) 
     output = ask_owt("forget", run, tmp_path / "list.txt", "--dry_run")
     assert differing(small_run, run) == []
     num_documents = sum(host_of(row["url"]) == host for row in rows_of(run, "corpus"))
-    assert f"{num_documents} documents would leave the corpus" in output
+    removed = pluralize(num_documents, "document")
+    assert f"{removed} would be removed from the corpus" in output
     ids_of_host = {row["url_id"] for row in rows_of(run, "clean") if host_of(row["url"]) == host}
     duplicates = rows_of(run, "duplicates")
     staying = {row["kept_url_id"] for row in duplicates if row["url_id"] in ids_of_host}
     staying -= ids_of_host
-    assert f"{len(staying)} other documents have the same text and stay: {min(staying)}" in output
+    others = pluralize(len(staying), "other document")
+    assert f"the corpus keeps {others} with the same text: {min(staying)}" in output
     ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
     assert not any(host_of(row["url"]) == host for row in rows_of(run, "corpus"))
     assert "no problems found" in ask_owt("verify", run)
@@ -239,8 +243,13 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     error = ask_owt("forget", small_run, path, code=1)
     assert "list.txt:2: 'ftp://example.org/b' is not a URL, id or domain" in error
     path.write_text("# nothing\n")
-    assert "nothing to forget" in ask_owt("forget", small_run, path, code=1)
+    error = ask_owt("forget", small_run, path, code=1)
+    assert "there is nothing to forget: write one per line" in error
     assert "cannot read" in ask_owt("forget", small_run, tmp_path / "none.txt", code=1)
+    path.write_text("https://example.org/a\n", encoding="utf-16")
+    assert "save it as UTF-8" in ask_owt("forget", small_run, path, code=1)
+    path.write_text("https://example.org/a\n", encoding="utf-8")
+    assert "would be removed" in ask_owt("forget", small_run, path, "--dry_run")
     assert not root_of(small_run).takedowns
     assert "is not a run" in ask_owt("forget", tmp_path / "elsewhere", path, code=3)
     assert not (tmp_path / "elsewhere").exists()
@@ -249,7 +258,8 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
 def test_an_entry_outside_the_corpus_is_reported_and_kept(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
-    assert "name no document of" in ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
+    output = ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
+    assert f"no document of {run} matches 1 entry of the list" in output
     assert str(id_of("https://nobody.example/x")) in (run / root_of(run).takedowns).read_text()
     assert "no problems found" in ask_owt("verify", run)
 

@@ -104,7 +104,7 @@ def test_copies_that_other_settings_kept_are_forgotten_too(tmp_path: Path) -> No
     import_texts(run, {NAMED: FIRST, **LATER})
     ask_owt("run", run, *FLAGS, "--threshold", 1, "--rules", "none")
     assert len(corpus(run)) == 5
-    assert "4 documents would leave" in forget(run, NAMED, flags=["--dry_run"])
+    assert "4 documents would be removed" in forget(run, NAMED, flags=["--dry_run"])
     forget(run, NAMED)
     assert corpus(run) == {"https://other.example/page"}
 
@@ -200,7 +200,7 @@ def test_keys_need_no_rows_after_a_takedown(run: Path) -> None:
     for folder in ("clean", "documents"):
         shutil.rmtree(run / folder)
     # The inputs are lost, too. The message names the command that restores them.
-    assert "makes it again" in ask_owt("run", run, *FLAGS, code=1)
+    assert "to rebuild it" in ask_owt("run", run, *FLAGS, code=1)
     ask_owt("import", run, root_of(run).generations[0].sources[0]["uri"])
     ask_owt("run", run, *FLAGS)
     assert {path: path.read_bytes() for path in paths} == content
@@ -208,15 +208,16 @@ def test_keys_need_no_rows_after_a_takedown(run: Path) -> None:
 
 def test_a_run_that_makes_texts_again_warns(run: Path) -> None:
     forget(run, NAMED)
-    assert "may hold texts" not in ask_owt("run", run, *FLAGS)
+    assert "may contain texts that were taken down" not in ask_owt("run", run, *FLAGS)
     import_texts(run, LATER, "--add")
-    assert "clean/ may hold texts that were taken down" in ask_owt("run", run, *FLAGS)
+    output = ask_owt("run", run, *FLAGS)
+    assert "has rebuilt clean/ from the sources. They may contain texts that were" in output
 
 
 def test_a_misspelt_entry_is_named_and_a_bom_is_not_read(run: Path) -> None:
     output = forget(run, f"\ufeff{NAMED}", "nobody.example", "https://b.example/pgae")
     assert corpus(run) == {"https://b.example/page"}
-    assert "2 entries of the list name no document" in output
+    assert f"no document of {run} matches 2 entries of the list" in output
     assert "nobody.example" in output
     assert "https://b.example/pgae" in output
 
@@ -228,7 +229,7 @@ def test_older_copies_of_a_domain_elsewhere_stay(tmp_path: Path) -> None:
     import_texts(run, {NAMED: FIRST, "https://b.example/page": words(2), **near})
     ask_owt("run", run, *FLAGS, "--threshold", 1, "--rules", "none")
     output = forget(run, "a.example", "b.example")
-    assert "1 other documents have the same text and stay" in output
+    assert "the corpus keeps 1 other document with the same text" in output
     assert corpus(run) == near.keys()
     import_texts(run, {"https://new.example/x": words(2)}, "--add")
     ask_owt("run", run, *FLAGS, "--rules", "none")

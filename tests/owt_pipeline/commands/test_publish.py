@@ -77,7 +77,7 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
     printed = capsys.readouterr().out
     counts = manifest_of(small_run, "corpus").counts
     assert printed.startswith(
-        f"{counts.left:,} documents, in {count_files(small_run)} files, to hf://{NAME}\n"
+        f"{counts.left:,} documents in {count_files(small_run)} files, to hf://{NAME}\n"
     )
     assert printed.endswith("Nothing was sent: repeat the command with --yes to send it.\n")
     for reason, count in counts.rejected.items():
@@ -94,7 +94,8 @@ def test_the_corpus_is_published_and_again_after_a_takedown(
     run = copy_of(small_run, tmp_path / "run")
     with hub_server() as hub:
         hub.commits_left = 0
-        assert "the same command continues" in published(hub, run, "--yes", code=1)
+        words = ("--yes", "--contact", "web@example.org")
+        assert "run the same command again" in published(hub, run, *words, code=1)
         assert not hub.commits
         hub.commits_left = None
         sent = set(hub.objects)
@@ -219,7 +220,7 @@ def test_a_takedown_that_is_only_on_the_list_is_not_published(
         assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
         assert not hub.commits
     assert verify.main([str(run)]) != 0
-    advice = f"the takedowns have changed since this was made: run `owt run {run}`"
+    advice = f"the list of takedowns has changed since corpus/ was built: run `owt run {run}`"
     assert advice in capsys.readouterr().out
 
 
@@ -244,7 +245,7 @@ def test_a_list_of_urls_holds_nothing_of_the_pages(
 def test_a_refused_token_is_reported_in_one_line(small_run: Path, published: Run) -> None:
     with hub_server() as hub:
         output = published(hub, small_run, "--yes", code=1, HF_TOKEN="hf_wrong")
-    assert re.search(rf"hf://{NAME}: .*401.*`hf auth login` asks for a token", output)
+    assert re.search(rf"hf://{NAME}: .*401.*run `hf auth login` to enter a token", output)
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(
@@ -257,7 +258,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     assert publish.main([str(small_run), f"hf://{NAME}", "--yes"]) == 1
     error = capsys.readouterr().err.strip()
-    assert re.search(rf"hf://{NAME}: .*; the same command continues$", error)
+    assert re.search(rf"hf://{NAME}: .*; run the same command again to continue$", error)
 
 
 @pytest.mark.parametrize("destination", ["someone/name", "hf://name", "hf://a/b/c", "s3://a/b"])

@@ -98,7 +98,7 @@ def test_a_small_text_and_a_missing_corpus_are_reported(
 ) -> None:
     small = write_corpus(tmp_path / "small", ["abc abc"])
     output = run_owt("train-tokenizer", small, "--vocab_size", 1000)
-    assert "the corpus has enough words for only 260 entries, not 1000" in output
+    assert "the tokenizer has 260 entries instead of 1,000" in output
     drop(small, "corpus")
     assert main(["train-tokenizer", str(small)]) == 3
     assert "--until export` first" in capsys.readouterr().err

@@ -99,9 +99,9 @@ def test_a_truncated_file_is_found_and_a_missing_one_noted(run: Path) -> None:
     size = truncated.stat().st_size
     truncated.write_bytes(truncated.read_bytes()[:-1])
     missing.unlink()
-    assert f"{truncated} has {size - 1} bytes, its manifest records {size}" in problems(run)
+    assert f"{truncated} has {size - 1:,} bytes, but its manifest records {size:,}" in problems(run)
     (urls, _) = verify(Storage(str(run)))
-    assert urls.notes == ["1 of 4 files are missing: rebuilt if something needs them"]
+    assert urls.notes == ["1 of 4 files missing; a later run rebuilds them if it needs them"]
 
 
 def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
@@ -135,9 +135,9 @@ def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
 @pytest.mark.parametrize(
     ("swapped", "problem"),
     [
-        ({3: 999}, "shard 1: 1 ids neither left nor were rejected, such as 105"),
-        ({3: 999}, "shard 1: 1 ids never entered, such as 999"),
-        ({1: 101}, "1 ids left or were rejected more than once, such as 101"),
+        ({3: 999}, "shard 1: pages/ and its rejects lack 1 id of urls/, such as 105"),
+        ({3: 999}, "shard 1: pages/ and its rejects have 1 id that urls/ lacks, such as 999"),
+        ({1: 101}, "pages/ and its rejects have 1 id more than once, such as 101"),
     ],
 )
 def test_an_id_that_was_swapped_for_another_is_found(
@@ -155,10 +155,10 @@ def test_an_id_that_was_swapped_for_another_is_found(
 def test_a_file_of_another_schema_is_found(run: Path) -> None:
     rows = pq.read_table(shard_file(run, "pages", 1))
     rewrite(run, shard_file(run, "pages", 1), rows.drop_columns(["status"]))
-    assert f"{shard_file(run, 'pages', 1)} has another schema" in problems(run)
+    assert f"{shard_file(run, 'pages', 1)} does not have the schema of" in problems(run)
 
 
 def test_an_output_older_than_its_input_is_found(run: Path) -> None:
     rewrite(run, shard_file(run, "urls", 0), pq.read_table(shard_file(run, "urls", 0)))
-    advice = f"urls/ has changed since this was made from it: run {command('owt', 'run', run)}"
+    advice = f"urls/ has changed since pages/ was built from it: run {command('owt', 'run', run)}"
     assert advice in problems(run)

@@ -122,7 +122,8 @@ def test_text_from_outside_cannot_control_the_terminal(
 def test_an_unknown_url_is_one_line_with_its_canonical_form(small_run: Path) -> None:
     url = rows_of(small_run, "urls")[0]["url"]
     output = ask_owt("why", small_run, f"{url}x?fbclid=1", code=3)
-    assert f"looked for as {url}x) does not appear in any stage of {small_run}" in output
+    assert f"no stage of {small_run} has {url}x?fbclid=1 (id " in output
+    assert f", canonical {url}x)" in output
     assert "is not a run" in ask_owt("why", small_run.parent / "elsewhere", url, code=3)
 
 
@@ -212,12 +213,12 @@ def test_rejected_documents_can_be_read(
             assert row["reason"] == reason
             assert row["text"]
     assert "detail: " in sampled(capsys, small_run, "--reason", "low_score")
-    assert " more characters (--json prints all)" in sampled(capsys, small_run)
+    assert " more characters (--json prints the complete text)" in sampled(capsys, small_run)
     hosted = parsed(sampled(capsys, small_run, "--domain", "garden.demo.test", "--n", 50, "--json"))
     assert hosted
     assert all("garden.demo.test" in row["url"] for row in hosted)
     assert "did you mean 'too_short'?" in sampled(capsys, small_run, "--reason", "to_short", code=2)
-    assert "holds no document" in sampled(capsys, small_run, "--domain", "nobody.example", code=3)
+    assert "has no document" in sampled(capsys, small_run, "--domain", "nobody.example", code=3)
 
 
 def test_the_file_and_row_of_a_known_text_are_named(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Options:
     fault: str = option("", "what is raised at shard 1", shapes_bytes=False)
 
 
-def five_parts(run: StageRun) -> range:
+def parts_of(run: StageRun) -> range:
     return range(run.options.parts)
 
 
@@ -62,8 +62,11 @@ def write_numbers(run: StageRun, shard: int, slices: Sequence[Slice], writer: Sh
 class Numbers(Stage):
     """Make documents."""
 
-    name, output, options, version = "extract", "documents", Options, 1
-    steps = (Step(send_numbers, "numbers", keys=five_parts), Step(write_numbers))
+    name = "extract"
+    output = "documents"
+    options = Options
+    version = 1
+    steps = (Step(send_numbers, "numbers", keys=parts_of), Step(write_numbers))
 
     def shards_for(self, options: Options, sources: Any) -> int:
         return SHARDS
@@ -81,9 +84,9 @@ def test_rows_reach_their_part_with_any_number_of_workers(tmp_path: Path, parts:
         assert ran
         assert manifest.num_shards == SHARDS
         reader = DatasetReader(workdir, manifest)
-        found = [reader.table(shard)["url_id"].to_pylist() for shard in range(SHARDS)]
+        ids_of_shards = [reader.table(shard)["url_id"].to_pylist() for shard in range(SHARDS)]
         expected = range(100) if parts else range(0)
-        assert found == [
+        assert ids_of_shards == [
             [n for n in expected if n % (SHARDS - 1) == shard] for shard in range(SHARDS)
         ]
         written.append(snapshot(tmp_path / str(workers)))
@@ -111,7 +114,9 @@ REPEATING = (f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
 ELSEWHERE = (f"--runner={ElsewhereRunner.__module__}.{ElsewhereRunner.__name__}",)
 
 
-def fail_as_asked(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+def fail_at_shard_one(
+    run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter
+) -> None:
     if shard == 1 and run.options.fault:
         faults = {"UsageError": UsageError, "UserError": UserError, "KeyError": KeyError}
         raise faults[run.options.fault]("no such dump")
@@ -119,7 +124,7 @@ def fail_as_asked(run: StageRun, shard: int, slices: Sequence[Slice], writer: Sh
 
 
 class Failing(Numbers):
-    steps = (Numbers.steps[0], Step(fail_as_asked))
+    steps = (Numbers.steps[0], Step(fail_at_shard_one))
 
 
 FAILING = Failing()
@@ -135,7 +140,7 @@ def test_a_mistake_found_in_a_worker_is_one_line_on_every_runner(
         run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags))
     assert caught.value.exit_code == fault.exit_code
     assert read_manifest(workdir, "documents") is None
-    # Once repaired, the run continues with what was finished.
+    # Once repaired, the run continues with the finished parts.
     assert run_stage(FAILING, Options(), Runtime(workdir, 1, flags))[1]
     run_stage(STAGE, Options(), Runtime(Storage(str(tmp_path / "other"))))
     assert (
@@ -148,7 +153,7 @@ def test_a_mistake_found_in_a_worker_is_one_line_on_every_runner(
 def test_a_bug_s_traceback_reaches_the_user_with_stage_and_part(tmp_path: Path) -> None:
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE)
     with pytest.raises(
-        WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_as_asked"
+        WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_at_shard_one"
     ):
         run_stage(FAILING, Options(fault="KeyError"), runtime)
 
@@ -172,7 +177,8 @@ class LateRunner(ElsewhereRunner):
 def test_a_failure_noted_after_the_job_succeeded_is_ignored(
     tmp_path: Path, error: Exception
 ) -> None:
-    LateRunner.workdir, LateRunner.error = Storage(str(tmp_path)), error
+    LateRunner.workdir = Storage(str(tmp_path))
+    LateRunner.error = error
     runtime = Runtime(
         Storage(str(tmp_path)),
         beam_flags=(f"--runner={LateRunner.__module__}.{LateRunner.__name__}",),
@@ -188,14 +194,14 @@ class LeftRunner(ElsewhereRunner):
             super().run_pipeline(pipeline, options)
 
 
-LEFT = (f"--runner={LeftRunner.__module__}.{LeftRunner.__name__}",)
+FLAGS_OF_LEFT_RUNNER = (f"--runner={LeftRunner.__module__}.{LeftRunner.__name__}",)
 
 
 def test_a_job_left_by_its_launcher_keeps_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "is_detached", lambda _: True)
-    runtime = Runtime(Storage(str(tmp_path)), beam_flags=LEFT)
+    runtime = Runtime(Storage(str(tmp_path)), beam_flags=FLAGS_OF_LEFT_RUNNER)
     for error in (JobRuns, UserError, JobRuns):
         with pytest.raises(
             error, match="no such dump" if error is UserError else "run the same command again"
@@ -215,14 +221,14 @@ def test_a_job_left_by_its_launcher_keeps_the_lock(
 
 
 def seize(workdir: Storage) -> None:
-    """Another run takes the lock over, while the launcher renews it."""
-    another = msgspec.json.encode(lock.Holder("another", "owt run"))
-    while workdir.swap(lock.OBJECT, another, lock._read(workdir)[1]) is None:
+    """Take the lock over for another run, while the launcher renews it."""
+    other_holder = msgspec.json.encode(lock.Holder("another", "owt run"))
+    while workdir.swap(lock.OBJECT, other_holder, lock._read(workdir)[1]) is None:
         pass
 
 
 def take_over(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Shard 1 meets another run, which leaves an outcome of its own."""
+    """Let shard 1 meet another run, which leaves an outcome of its own."""
     if shard == 1 and run.options.fault:
         run.workdir.write(".outcome", b"another's")
         if run.options.fault == "publishes":
@@ -242,23 +248,22 @@ class Replaced(Numbers):
     steps = (Numbers.steps[0], Step(take_over))
 
 
-@pytest.mark.parametrize("does", ["publishes", "begins", "ends"])
+@pytest.mark.parametrize("event", ["publishes", "begins", "ends"])
 def test_a_job_whose_run_was_replaced_ends_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
-    """No attempt at anything fails, as a runner may try again without end; the launcher says
-    what happened."""
+    """No attempt fails, since a runner may repeat it without end. The launcher reports the end."""
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=REPEATING)
-    said = "another run has published in" if does == "publishes" else "was taken over by"
-    with pytest.raises(RunSuperseded, match=said):
-        run_stage(Replaced(), Options(5, fault=does), runtime)
+    problem = "another run has published in" if event == "publishes" else "was taken over by"
+    with pytest.raises(RunSuperseded, match=problem):
+        run_stage(Replaced(), Options(5, fault=event), runtime)
     assert RepeatingRunner.counts["bundles"] > 4
     root, _ = read_root(runtime.workdir)
     assert root.datasets == {}
-    assert (root.run == "another") == (does == "publishes")
+    assert (root.run == "another") == (event == "publishes")
     assert (tmp_path / ".outcome").read_bytes() == b"another's"
-    assert (tmp_path / lock.OBJECT).exists() == (does == "begins")
+    assert (tmp_path / lock.OBJECT).exists() == (event == "begins")
 
 
 def take_over_and_send(
@@ -269,22 +274,21 @@ def take_over_and_send(
 
 
 class ReplacedEarly(Numbers):
-    steps = (Step(take_over_and_send, "numbers", keys=five_parts), Numbers.steps[1])
+    steps = (Step(take_over_and_send, "numbers", keys=parts_of), Numbers.steps[1])
 
 
 def test_no_shard_is_made_from_unsent_parts_of_a_lost_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other run would take its record for that of a complete shard."""
+    """The other run would take its record for the record of a complete shard."""
     read = lock._read
 
     def read_once(workdir: Storage) -> Any:
-        found = read(workdir)
-        if (
-            found[0] is not None and found[0].run == "another"
-        ):  # a process that has just looked does not renew
+        holder_and_version = read(workdir)
+        # A process that has looked a moment ago does not renew the lock.
+        if holder_and_version[0] is not None and holder_and_version[0].run == "another":
             monkeypatch.setattr(lock, "RENEW_SECONDS", 60.0)
-        return found
+        return holder_and_version
 
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(lock, "_read", read_once)
@@ -311,7 +315,8 @@ def test_the_runner_s_counters_are_the_manifest_s(tmp_path: Path, flags: tuple[s
         file.bytes
         for file in DatasetReader.open(Storage(str(tmp_path)), "documents").table_of_files.files
     )
-    assert counters["bytes_written"] > written  # and what was sent
+    # The bytes that were sent to the next step count, too.
+    assert counters["bytes_written"] > written
 
 
 def test_elements_are_small_however_many_rows_are_sent(
@@ -320,7 +325,7 @@ def test_elements_are_small_however_many_rows_are_sent(
     sizes = []
     encode = graph._encode
     monkeypatch.setattr(
-        graph, "_encode", lambda message: sizes.append(len(found := encode(message))) or found
+        graph, "_encode", lambda message: sizes.append(len(encoded := encode(message))) or encoded
     )
     run_stage(STAGE, Options(5, up_to=20_000), Runtime(Storage(str(tmp_path))))
     assert len(sizes) > 5 * (SHARDS - 1)

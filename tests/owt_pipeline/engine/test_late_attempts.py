@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -30,8 +30,9 @@ from tests.owt_pipeline.conftest import PLACES
 from tests.owt_pipeline.making import add_rows
 
 PARTS = 8
-LATER = 1e11  # seconds since 1970: every file is older
-MADE: list[int] = []
+# In seconds since 1970: every file is older.
+LATER = 1e11
+MADE_PARTS: list[int] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +41,15 @@ class Options:
 
 
 def write_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    MADE.append(shard)
+    MADE_PARTS.append(shard)
     add_rows(writer, "documents", [{"url_id": shard, "text": run.options.text}])
 
 
 class Noting(Stage):
-    name, output, options, version = "extract", "documents", Options, 1
+    name = "extract"
+    output = "documents"
+    options = Options
+    version = 1
     steps = (Step(write_shard),)
 
     def shards_for(self, options: Options, sources: Any) -> int:
@@ -63,9 +67,9 @@ pytestmark = pytest.mark.parametrize("place", PLACES[:2], indirect=True)
 
 @pytest.fixture
 def workdir(place: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Storage:
-    """Nobody holds the lock of a bucket here: the ledger is right without it."""
+    """Return an empty folder whose lock nobody holds: the ledger is right without it."""
     monkeypatch.setattr(Runtime, "lock", False)
-    MADE.clear()
+    MADE_PARTS.clear()
     return Storage(f"{place}/{request.node.name.translate({91: 45, 93: 45})}")
 
 
@@ -88,13 +92,13 @@ def attempt(workdir: Storage, text: str = "a", name: str = "one") -> Attempt:
     """Plan the stage for the run `name`."""
     runtime = Runtime(workdir, run=name)
     _, version = record_generations([(STAGE, Options(text))], runtime)
-    found = plan_stage(STAGE, Options(text), runtime)
-    assert isinstance(found, StageRun)
-    return Attempt(found, version)
+    run = plan_stage(STAGE, Options(text), runtime)
+    assert isinstance(run, StageRun)
+    return Attempt(run, version)
 
 
 def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
-    """The dataset is complete; once swept, nothing else is there."""
+    """Check that the dataset is complete, and that a sweep leaves nothing else."""
     reader = DatasetReader.open(workdir, "documents")
     assert reader.manifest == manifest
     assert reader.table(columns=["text"])["text"].to_pylist() == [text] * PARTS
@@ -103,69 +107,96 @@ def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
     named = {file.path for file in reader.table_of_files.files}
     records = {name for name in workdir.names() if name.startswith("ledger/extract/records/")}
     assert len(records) == PARTS
-    others = {
+    ledger_files = {
         manifest.files.path,
         "ledger/manifest.json",
         "ledger/manifest.json.copy",
         "run-log.jsonl",
     }
-    assert set(workdir.names()) == named | records | others
+    assert set(workdir.names()) == named | records | ledger_files
     assert {path: workdir.sha256(path) for path in named} == {
         f.path: f.sha256 for f in reader.table_of_files.files
     }
 
 
-def test_publishing_twice_finds_what_this_run_has_published(workdir: Storage) -> None:
-    made = attempt(workdir)
-    made.work()
-    first = made.publish()
-    assert made.publish() == first
-    stage_work._opened = None  # what another process has not read
-    assert made.publish() == first
+def forget(attempt_one: Attempt) -> None:
+    """Forget the plan that this process has read, as another process does not know it."""
+    stage_work._opened = None
+
+
+def work_late(attempt_one: Attempt) -> None:
+    """Do a part that is published already."""
+    attempt_one.work([3])
+
+
+def publish_late(attempt_one: Attempt) -> None:
+    """Publish once more, which returns the published manifest."""
+    assert attempt_one.publish() == read_manifest(attempt_one.run.workdir, "documents")
+
+
+def plan_late(attempt_one: Attempt) -> None:
+    """Plan once more, which returns the published manifest."""
+    plan = plan_stage(STAGE, Options(), attempt_one.run.runtime)
+    assert plan == read_manifest(attempt_one.run.workdir, "documents")
+
+
+def sweep_up(attempt_one: Attempt) -> None:
+    """Sweep the run, which removes its plan."""
+    sweep(attempt_one.run.workdir, "one", LATER)
+
+
+LATE_EVENTS: dict[str, list[Callable[[Attempt], None]]] = {
+    "publish": [publish_late],
+    "publish in another process": [forget, publish_late],
+    "work": [work_late],
+    "work in another process": [forget, work_late],
+    "work after a sweep": [sweep_up, forget, work_late],
+    "plan": [plan_late],
+    "plan after a sweep": [sweep_up, plan_late],
+}
+
+
+@pytest.mark.parametrize("events", LATE_EVENTS.values(), ids=LATE_EVENTS)
+def test_what_comes_after_publishing_changes_nothing(
+    workdir: Storage, events: list[Callable[[Attempt], None]]
+) -> None:
+    attempt_one = attempt(workdir)
+    attempt_one.work()
+    manifest = attempt_one.publish()
+    MADE_PARTS.clear()
+    for event in events:
+        event(attempt_one)
+    assert MADE_PARTS == []
     assert workdir.read("run-log.jsonl").count(b'"extract"') == 1
-    check(workdir, first)
-
-
-def test_late_work_makes_nothing(workdir: Storage) -> None:
-    made = attempt(workdir)
-    made.work()
-    manifest = made.publish()
-    MADE.clear()
-    made.work([3])
-    stage_work._opened = None
-    made.work([3])
-    sweep(workdir, "one", LATER)
-    stage_work._opened = None
-    made.work([3])
-    assert MADE == []
     check(workdir, manifest)
 
 
 def test_a_late_plan_finds_the_finished_parts(workdir: Storage) -> None:
     """Attempt A stalls before it writes its plan; B plans and makes everything; A wakes up."""
-    late, other = attempt(workdir), attempt(workdir)
+    late = attempt(workdir)
+    other = attempt(workdir)
     other.work()
-    MADE.clear()
+    MADE_PARTS.clear()
     late.work()
-    assert MADE == [], "every part is finished"
+    assert MADE_PARTS == [], "every part is finished"
     manifest = late.publish()
     assert other.publish() == manifest
     check(workdir, manifest)
 
 
-def test_a_damaged_record_and_a_lost_file_are_made_again(workdir: Storage) -> None:
-    made = attempt(workdir)
-    made.work()
+def test_a_damaged_record_and_a_lost_file_are_rebuilt(workdir: Storage) -> None:
+    attempt_one = attempt(workdir)
+    attempt_one.work()
     workdir.delete(
         next(name for name in workdir.names() if name.startswith("documents/part-00002-"))
     )
-    place = made.run.record_path("shards", 5)
+    place = attempt_one.run.record_path("shards", 5)
     place.records.write(place.name, b"{")
-    MADE.clear()
+    MADE_PARTS.clear()
     attempt(workdir).work()
-    assert MADE == [2, 5]
-    made.work()
-    assert MADE == [2, 5]
+    assert MADE_PARTS == [2, 5]
+    attempt_one.work()
+    assert MADE_PARTS == [2, 5]
     check(workdir, attempt(workdir).publish())
 
 
@@ -176,16 +207,18 @@ def test_a_late_publish_leaves_the_root_of_a_newer_run(
     up."""
     first = attempt(workdir)
     first.work()
-    swap, manifests = Storage.swap, []
+    swap = Storage.swap
+    manifests: list[Manifest | None] = []
 
-    def stalled(storage: Storage, name: str, *arguments: Any, **others: Any) -> str | None:
+    def stalled(storage: Storage, name: str, *arguments: Any, **options: Any) -> str | None:
         if name == "ledger/manifest.json" and not manifests:
             manifests.append(None)
             second = attempt(workdir, "b", "two")
             second.work()
             manifests.append(second.publish())
-            storage.write("ledger/documents/notes.txt", b"b")  # which run 1 had just written
-        return swap(storage, name, *arguments, **others)
+            # Run 1 has written this file just before.
+            storage.write("ledger/documents/notes.txt", b"b")
+        return swap(storage, name, *arguments, **options)
 
     monkeypatch.setattr(Storage, "swap", stalled)
     with pytest.raises(RunSuperseded, match=r"another run has published in .*; this one stops"):
@@ -209,21 +242,11 @@ def test_a_run_that_lost_replaces_nothing_and_no_asset(workdir: Storage, text: s
     check(workdir, manifest, text)
 
 
-def test_a_plan_after_the_publish_is_the_manifest(workdir: Storage) -> None:
-    made = attempt(workdir)
-    made.work()
-    manifest = made.publish()
-    assert plan_stage(STAGE, Options(), made.run.runtime) == manifest
-    sweep(workdir, "one", LATER)
-    assert plan_stage(STAGE, Options(), made.run.runtime) == manifest
-    check(workdir, manifest)
-
-
 def test_a_record_that_is_missing_is_an_error(workdir: Storage) -> None:
-    made = attempt(workdir)
-    made.work(range(PARTS - 1))
+    attempt_one = attempt(workdir)
+    attempt_one.work(range(PARTS - 1))
     with pytest.raises(LedgerError, match=r"extract: .*00007-[0-9a-f]{16}\.json was not written"):
-        made.publish()
+        attempt_one.publish()
     assert read_manifest(workdir, "documents") is None
 
 
@@ -231,14 +254,13 @@ def test_two_runs_in_each_others_sweep_lose_nothing(workdir: Storage) -> None:
     """Each run publishes its own text while the other one sweeps; the last to publish has all
     its files."""
     for number in range(5):
-        one, two = (
-            attempt(workdir, f"a{number}", f"one{number}"),
-            attempt(workdir, f"b{number}", f"two{number}"),
-        )
+        one = attempt(workdir, f"a{number}", f"one{number}")
+        two = attempt(workdir, f"b{number}", f"two{number}")
         one.work()
         two.work(range(PARTS // 2))
         published = one.publish()
-        sweep(workdir, f"one{number}", 0.0)  # what a run that is older than all files may remove
+        # A run that is older than all files may remove none.
+        sweep(workdir, f"one{number}", 0.0)
         two.work()
         with pytest.raises(RunSuperseded):
             two.publish()
@@ -248,20 +270,23 @@ def test_two_runs_in_each_others_sweep_lose_nothing(workdir: Storage) -> None:
 
 
 def test_a_swept_root_has_a_new_version(workdir: Storage) -> None:
-    made = attempt(workdir)
-    made.work()
-    made.publish()
+    attempt_one = attempt(workdir)
+    attempt_one.work()
+    attempt_one.publish()
     other = attempt(workdir, "b", "two")
     other.work([0])
-    before = read_root(workdir)[1]
+    version_before = read_root(workdir)[1]
     sweep(workdir, "one", LATER)
-    assert read_root(workdir)[1] != before, "so that no run publishes with files that were swept"
+    assert read_root(workdir)[1] != version_before, (
+        "so that no run publishes with files that were swept"
+    )
 
 
 def test_threads_that_open_different_work_get_their_own(
     workdir: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, wrong = [attempt(workdir, text).run for text in "ab"], []
+    runs = [attempt(workdir, text).run for text in "ab"]
+    wrong: list[str] = []
     opened = {run.name: run for run in runs}
     monkeypatch.setattr(stage_work, "_open_run", lambda stage, options, runtime, name: opened[name])
 

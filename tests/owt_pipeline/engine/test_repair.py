@@ -49,13 +49,14 @@ def flip(path: Path) -> None:
 
 
 def rerun(config: Path, run: Path, *flags: str) -> int:
+    """Run `owt run` once more; returns its exit code."""
     return owt_run.main([str(run), str(config), "--workers", "1", "--quiet", *flags])
 
 
-def stages_since(run: Path, before: int) -> list[tuple[str, int]]:
-    """(stage, shards written) of what ran since the log had `before` bytes."""
+def stages_since(run: Path, log_bytes: int) -> list[tuple[str, int]]:
+    """Return the stages that ran since the log had `log_bytes`, and the shards they wrote."""
     entries = [
-        json.loads(line) for line in (run / "run-log.jsonl").read_text()[before:].splitlines()
+        json.loads(line) for line in (run / "run-log.jsonl").read_text()[log_bytes:].splitlines()
     ]
     return [(entry["stage"], entry["shards_written"]) for entry in entries if "stage" in entry]
 
@@ -67,22 +68,25 @@ def run(small_run: Path, small_config: Path, tmp_path: Path) -> Path:
 
 
 def damaged(run: Path, pattern: str, damage: Callable[[Path], None]) -> Path:
+    """Damage the largest of the files that match; returns its path."""
     path = max(run.glob(pattern), key=lambda path: path.stat().st_size)
     damage(path)
     return path
 
 
 def kinds_of_files(run: Path) -> dict[str, Path]:
-    """Every file of a run but for the log, the lock and the copy of the root; of those that are
-    alike, the largest, by what they have in common."""
-    found: dict[str, Path] = {}
+    """Return the files of a run by kind: the largest of the files whose names differ in numbers.
+
+    The log, the lock and the copy of the root are left out.
+    """
+    path_by_kind: dict[str, Path] = {}
     for path in sorted(
         (path for path in run.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
     ):
         if path.name not in ("run-log.jsonl", ".lock", "manifest.json.copy"):
             place = str(path.relative_to(run))
-            found[re.sub(r"(part|files|tokenizer|\d{5})-[0-9a-f-]+", r"\1", place)] = path
-    return found
+            path_by_kind[re.sub(r"(part|files|tokenizer|\d{5})-[0-9a-f-]+", r"\1", place)] = path
+    return path_by_kind
 
 
 GROUPS = 2
@@ -95,40 +99,42 @@ def test_any_lost_or_damaged_file_is_found_and_rebuilt(
     small_run: Path, small_config: Path, tmp_path: Path, damage: Callable[[Path], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """Some kinds of files at a time: rows, rejects, WARC files, lists, assets, the root; records
-    are spare copies."""
+    """Damage some kinds of files at a time: rows, rejects, WARC files, lists, assets, the root.
+
+    Records are spare copies.
+    """
     kinds = kinds_of_files(small_run)
     assert len(kinds) > 30
-    lists = [
-        kind for kind in kinds if "/files." in kind or kind.endswith(ROOT)
-    ]  # without one, no file can be judged
-    report = [
-        kind for kind in kinds if "report" in kind and kind not in lists
-    ]  # made from what is left of others
-    others = [kind for kind in kinds if kind not in lists + report]
-    for some in (lists, report, *(others[at::GROUPS] for at in range(GROUPS))):
+    # Without a list of files, no file can be judged.
+    lists = [kind for kind in kinds if "/files." in kind or kind.endswith(ROOT)]
+    # The report is built from the surviving files of other datasets.
+    report = [kind for kind in kinds if "report" in kind and kind not in lists]
+    rows_and_others = [kind for kind in kinds if kind not in lists + report]
+    for damaged_kinds in (lists, report, *(rows_and_others[at::GROUPS] for at in range(GROUPS))):
         run = copy_of(small_run, tmp_path / "run")
-        for kind in some:
+        for kind in damaged_kinds:
             damage(run / kinds[kind].relative_to(small_run))
         assert verify.main([str(run), "--repair", "--quiet"]) in (0, 1, 3)
-        said = capsys.readouterr().out
-        for kind in some:
+        output = capsys.readouterr().out
+        for kind in damaged_kinds:
             is_spare = "/records/" in kind
             is_gone = damage is delete and kind.split("/")[0] not in ("corpus", "tokens", "report")
-            is_restored = kind.endswith(ROOT)  # by whoever reads it
+            # Each reader of the root restores it from its copy.
+            is_restored = kind.endswith(ROOT)
             name = str(kinds[kind].relative_to(small_run))
-            assert is_spare or is_gone or is_restored or name in said, said
-        # What is gone is made again because something needs it: a changed setting, and then the old
+            assert is_spare or is_gone or is_restored or name in output, output
+        # Lost files are rebuilt because something needs them: a changed setting, and then the old
         # one.
         assert rerun(small_config, run, "--min_tokens", "65", "--until", "clean") == 0
         assert rerun(small_config, run) == 0
-        finals = ("corpus", "tokens", "report", "manifest")  # from others, perhaps nothing was made
+        # Nothing was built from the files of other datasets, perhaps.
+        finals = ("corpus", "tokens", "report", "manifest")
         unread = {
-            str(kinds[kind].relative_to(small_run)) for kind in some
+            str(kinds[kind].relative_to(small_run)) for kind in damaged_kinds
             if not kind.removeprefix("ledger/").startswith(finals)
         }  # fmt: skip
         changed = {name for name in differing(run, small_run) if "/records/" not in name}
-        assert changed <= unread, some
+        assert changed <= unread, damaged_kinds
         assert verify.main([str(run), "--quiet"]) == 0
         shutil.rmtree(run)
         capsys.readouterr()
@@ -138,9 +144,10 @@ def test_any_lost_or_damaged_file_is_found_and_rebuilt(
 def test_a_later_shard_is_rebuilt_without_earlier_rejects(
     small_run: Path, small_config: Path, tmp_path: Path
 ) -> None:
-    """`collect` makes it from what its earlier shards know, although nothing else needs these."""
+    """`collect` builds it from the URLs of its earlier shards, which nothing else needs."""
     urls = pq.read_table(small_run / "corpus", columns=["url"])["url"].to_pylist()
-    run, command = tmp_path / "run", ["--workers", 1, "--num_shards", 1, "--min_tokens", 64]
+    run = tmp_path / "run"
+    command = ["--workers", 1, "--num_shards", 1, "--min_tokens", 64]
     command += ["--pages_from", small_config.with_name("demo.warc.gz")]
     for number in (0, 1):
         path = tmp_path / f"{number}.csv"
@@ -148,26 +155,26 @@ def test_a_later_shard_is_rebuilt_without_earlier_rejects(
             "url,score\n" + "".join(f"{url},{i % 9}\n" for i, url in enumerate(urls[number::2]))
         )
         ask_owt("run", run, "--links", path, *command, *(["--add"] if number else []))
-    before = copy_of(run, tmp_path / "before")
+    complete = copy_of(run, tmp_path / "before")
     for pattern in (
         "ledger/urls/rejects/part-00000-*",
         *(f"{name}/part-00001-*" for name in MADE_FROM_EACH_OTHER),
     ):
         damaged(run, pattern, delete)
     ask_owt("run", run, "--workers", 1)
-    assert differing(run, before) == []
+    assert differing(run, complete) == []
 
 
 def test_one_listing_finds_missing_files_of_final_datasets(
     small_run: Path, small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = (run / "run-log.jsonl").stat().st_size
-    gone = damaged(run, "corpus/part-*", delete)
-    short = damaged(run, "tokens/train/part-*", truncate)
+    missing = damaged(run, "corpus/part-*", delete)
+    cut = damaged(run, "tokens/train/part-*", truncate)
     assert owt_run.main([str(run), str(small_config), "--workers", "1"]) == 0
-    said = capsys.readouterr().err
-    assert f"corpus/{gone.name} is missing" in said
-    assert f"tokens/train/{short.name} has " in said
+    output = capsys.readouterr().err
+    assert f"corpus/{missing.name} is missing" in output
+    assert f"tokens/train/{cut.name} has " in output
     assert differing(run, small_run) == []
     assert stages_since(run, log) == [("export", 1), ("tokenize", 1)]
 
@@ -200,19 +207,23 @@ def test_the_remedy_for_a_shard_with_other_bytes_works(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gone = damaged(run, "corpus/part-*", delete)
+    missing = damaged(run, "corpus/part-*", delete)
     from owt_pipeline.stages.export import corpus
 
     apply = corpus.apply_decisions
     monkeypatch.setattr(
-        corpus, "apply_decisions", lambda *given: (apply(*given)[0].slice(1), apply(*given)[1])
+        corpus,
+        "apply_decisions",
+        lambda *arguments: (apply(*arguments)[0].slice(1), apply(*arguments)[1]),
     )
     monkeypatch.setattr("schemas.manifest.Counts.balanced", True)
     assert rerun(small_config, run) == 1
-    said = capsys.readouterr().err
-    assert f"shard {int(gone.name[5:10])} of corpus/ was gone, and has other bytes now" in said
-    assert said.count("jinja2 ") == 2
-    advised = re.search(r"or delete (\S+) and (\S+) to make the dataset", said)
+    output = capsys.readouterr().err
+    assert (
+        f"shard {int(missing.name[5:10])} of corpus/ was missing, and the rebuilt shard" in output
+    )
+    assert output.count("jinja2 ") == 2
+    advised = re.search(r"or delete (\S+) and (\S+) and run the same command again", output)
     assert advised is not None
     shutil.rmtree(advised[1])
     Path(advised[2]).unlink()
@@ -259,7 +270,10 @@ def two(run: StageRun) -> range:
 
 
 class FiveShards(Stage):
-    name, output, options, version = "dedupe", "duplicates", NoOptions, 1
+    name = "dedupe"
+    output = "duplicates"
+    options = NoOptions
+    version = 1
 
     def __init__(self, write: Callable[[int, ShardWriter], None]):
         def work(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:

@@ -47,13 +47,13 @@ def rows_of(run: StageRun) -> Sequence[int]:
 
 
 def pid_of(batch: pa.RecordBatch) -> int:
+    """Return the process that works at a batch, which takes a time by its rows."""
     time.sleep(0.0005 * batch.num_rows)
     return os.getpid()
 
 
 def note_pids(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """A file for each shard: the processes that worked at its batches, and the one that wrote
-    it."""
+    """Write a file for each shard: the processes of its batches, and the one that wrote it."""
     rows = run.options.rows[shard]
     batches = (
         pa.RecordBatch.from_pydict({"i": range(min(10, rows - at))}) for at in range(0, rows, 10)
@@ -67,7 +67,10 @@ def note_pids(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter
 
 
 class Making(Stage):
-    name, output, options, version = "extract", "documents", Options, 1
+    name = "extract"
+    output = "documents"
+    options = Options
+    version = 1
 
     def shards_for(self, options: Options, sources: Any) -> int:
         return len(options.rows)
@@ -154,7 +157,7 @@ def documents_in(folder: Path, workers: int, fault: str = "") -> dict[str, bytes
         ("UserError", UserError, "^the disk was pulled out$"),
         ("OSError", UserError, "the disk was pulled out$"),
         ("KeyError", WorkerError, "in write_documents"),
-        ("SIGKILL", UserError, "was killed, as the kernel does"),
+        ("SIGKILL", UserError, "was killed, probably by the kernel"),
     ],
 )
 def test_a_shard_that_fails_says_why_and_a_rerun_continues_at_it(
@@ -170,7 +173,8 @@ def test_a_shard_that_fails_says_why_and_a_rerun_continues_at_it(
     caplog.set_level("INFO", logger="owt")
     resumed = documents_in(tmp_path, 2)
     assert re.search("[1-5] of 6 shards are finished", caplog.text)
-    assert not list(tmp_path.rglob("*-*.tmp"))  # which those that were killed had begun
+    # The killed processes had begun these files.
+    assert not list(tmp_path.rglob("*-*.tmp"))
     shutil.rmtree(tmp_path / "ledger")
     shutil.rmtree(tmp_path / "documents")
     assert resumed == documents_in(tmp_path, 1)

@@ -45,20 +45,20 @@ class FilterOptions:
 
 
 def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
-    drop = pc.equal(
+    is_dropped = pc.equal(
         pc.subtract(batch["url_id"], pc.multiply(pc.divide(batch["url_id"], divisor), divisor)), 0
     )
-    dropped = batch.filter(drop)
+    dropped = batch.filter(is_dropped)
     rejects = rejects_batch(
         (i, None, Reason.TOO_SHORT, None) for i in dropped["url_id"].to_pylist()
     )
     clean = DATASETS["clean"].schema
-    kept = batch.filter(pc.invert(drop))
-    ones = [1] * kept.num_rows
+    kept_rows = batch.filter(pc.invert(is_dropped))
+    ones = [1] * kept_rows.num_rows
     counts = {"language_score": ones, "n_words": ones, "n_chars": ones, "n_bytes": ones}
-    none = [None] * kept.num_rows
-    kept = replace_columns(kept, clean, **counts, signals=none, own_signals=none)
-    return Outcome(kept.slice(1) if lose else kept, rejects, {"batches": 1})
+    none = [None] * kept_rows.num_rows
+    kept_rows = replace_columns(kept_rows, clean, **counts, signals=none, own_signals=none)
+    return Outcome(kept_rows.slice(1) if lose else kept_rows, rejects, {"batches": 1})
 
 
 def make_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -76,7 +76,10 @@ def filter_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
 
 
 class Make(Stage):
-    name, output, options, version = "extract", "documents", MakeOptions, 1
+    name = "extract"
+    output = "documents"
+    options = MakeOptions
+    version = 1
 
     def __init__(
         self, work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None] = make_shard
@@ -88,11 +91,16 @@ class Make(Stage):
 
 
 class Filter(Stage):
-    name, inputs, output, options, version = "clean", ("documents",), "clean", FilterOptions, 1
+    name = "clean"
+    inputs = ("documents",)
+    output = "clean"
+    options = FilterOptions
+    version = 1
     steps = (Step(filter_shard, rows=rows_of_input),)
 
 
-MAKE, FILTER = Make(), Filter()
+MAKE = Make()
+FILTER = Filter()
 
 
 @pytest.fixture
@@ -106,25 +114,27 @@ def test_a_stage_balances_and_is_finished_when_run_again(runtime: Runtime) -> No
     assert ran
     assert manifest.counts.entered == 3 * ROWS
     assert manifest.counts.left == manifest.counts.rejected["too_short"] == 3 * ROWS // 2
-    again, ran = run_stage(FILTER, FilterOptions(), runtime)
+    rerun_manifest, ran = run_stage(FILTER, FilterOptions(), runtime)
     assert not ran
-    assert again == manifest
+    assert rerun_manifest == manifest
     rows = DatasetReader(runtime.workdir, manifest).table()
     assert rows["url_id"].to_pylist() == [1000 * s + i for s in range(3) for i in range(1, ROWS, 2)]
 
 
 def test_an_option_that_fails_leaves_the_old_output(runtime: Runtime, tmp_path: Path) -> None:
     run_stage(MAKE, MakeOptions(), runtime)
-    before = (run_stage(FILTER, FilterOptions(), runtime)[0], snapshot(tmp_path))
+    manifest = run_stage(FILTER, FilterOptions(), runtime)[0]
+    files = snapshot(tmp_path)
     with pytest.raises(WorkerError):
         run_stage(FILTER, FilterOptions(divisor=5, lose=True), runtime)
-    assert snapshot(tmp_path).items() >= before[1].items()
-    # The published options need nothing, so what the others had begun is kept for their next run.
-    assert run_stage(FILTER, FilterOptions(), runtime) == (before[0], False)
-    assert snapshot(tmp_path).items() >= before[1].items()
+    assert snapshot(tmp_path).items() >= files.items()
+    # The published options need nothing, so the unpublished files of the others stay for their
+    # next run.
+    assert run_stage(FILTER, FilterOptions(), runtime) == (manifest, False)
+    assert snapshot(tmp_path).items() >= files.items()
     run_stage(FILTER, FilterOptions(divisor=5), runtime)
-    assert run_stage(FILTER, FilterOptions(), runtime)[0] == before[0]
-    assert snapshot(tmp_path) == before[1]
+    assert run_stage(FILTER, FilterOptions(), runtime)[0] == manifest
+    assert snapshot(tmp_path) == files
 
 
 def test_a_lost_row_fails_the_stage(runtime: Runtime) -> None:
@@ -137,7 +147,8 @@ def test_a_lost_row_fails_the_stage(runtime: Runtime) -> None:
 def test_a_missing_input_names_the_stage_to_run(runtime: Runtime) -> None:
     with pytest.raises(UserError, match="documents is missing or not finished"):
         run_stage(FILTER, FilterOptions(), runtime)
-    publish_rows(runtime.workdir, "urls", [])  # a stage before it
+    # A stage before it writes urls/.
+    publish_rows(runtime.workdir, "urls", [])
     with pytest.raises(UserError, match=r"run `owt run .* --until extract"):
         run_stage(FILTER, FilterOptions(), runtime)
 

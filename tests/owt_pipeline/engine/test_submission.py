@@ -26,7 +26,7 @@ BUCKET = Storage("/run")
 
 
 @pytest.mark.parametrize(
-    ("flags", "kind", "said"),
+    ("flags", "error_type", "message"),
     [
         (
             ["--runner=FlnkRunner"],
@@ -42,28 +42,28 @@ BUCKET = Storage("/run")
         (
             ["--runner=PortableRunner", f"--job_endpoint={NOBODY}", *WORKERS],
             UserError,
-            f"{NOBODY}: nothing answers",
+            f"{NOBODY}: no server responds",
         ),
         (
             ["--runner=FlinkRunner", f"--flink_master={NOBODY}", *WORKERS],
             UserError,
-            f"--flink_master {NOBODY}: nothing",
+            f"--flink_master {NOBODY}: no server responds",
         ),
         (
             ["--runner=SparkRunner", f"--spark_master_url=spark://{NOBODY}"],
             UserError,
-            f"spark://{NOBODY}: nothing",
+            f"spark://{NOBODY}: no server responds",
         ),
     ],
     ids=range(6),  # the port is another one in each process
 )
 def test_an_unknown_runner_or_address_is_an_error_and_no_wait(
-    flags: list[str], kind: type[UserError], said: str
+    flags: list[str], error_type: type[UserError], message: str
 ) -> None:
     started = time.monotonic()
-    with pytest.raises(kind) as error:
+    with pytest.raises(error_type) as error:
         options_for(flags, BUCKET)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert time.monotonic() - started < 60
 
 
@@ -82,23 +82,25 @@ def test_local_masters_keep_workers_between_shuffles() -> None:
 def test_a_job_that_has_failed_without_an_outcome_is_one_line() -> None:
     error = failure(RuntimeError("Pipeline job-1 failed in state FAILED: no slots\n\tat x.java"))
     assert str(error) == (
-        "the job failed (RuntimeError: Pipeline job-1 failed in state FAILED: no slots at x.java); "
+        "the job failed (RuntimeError: Pipeline job-1 failed in state FAILED: no slots at x.java): "
         "see the runner's log"
     )
 
 
 def test_other_versions_are_an_error_with_both_lists() -> None:
-    here = versions_of_everything(["numpy"])
-    check_versions(here)
+    versions = versions_of_everything(["numpy"])
+    check_versions(versions)
     check_versions({})
-    there = here | {"numpy": "0.1"}
+    other_versions = versions | {"numpy": "0.1"}
     with pytest.raises(UserError) as error:
-        check_versions(there)
-    for listed in (here, there):
-        assert all(f"{name} {version}" in str(error.value) for name, version in listed.items())
+        check_versions(other_versions)
+    for either in (versions, other_versions):
+        assert all(f"{name} {version}" in str(error.value) for name, version in either.items())
 
 
 def test_files_that_workers_read_have_absolute_paths() -> None:
-    given = Options(dumps=("RS_*.zst", "gs://bucket/RS.zst"), num_shards=3)
-    found = with_absolute_paths(given)
-    assert found == replace(given, dumps=(f"{os.getcwd()}/RS_*.zst", "gs://bucket/RS.zst"))
+    options = Options(dumps=("RS_*.zst", "gs://bucket/RS.zst"), num_shards=3)
+    absolute_options = with_absolute_paths(options)
+    assert absolute_options == replace(
+        options, dumps=(f"{os.getcwd()}/RS_*.zst", "gs://bucket/RS.zst")
+    )

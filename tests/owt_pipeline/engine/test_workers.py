@@ -63,7 +63,8 @@ def processes_of(folder: Path) -> list[int]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            environment = Path(f"/proc/{name}/environ").read_bytes()  # empty once it has ended
+            # The file is empty once the process has ended.
+            environment = Path(f"/proc/{name}/environ").read_bytes()
         except OSError:
             continue
         if f"TMPDIR={folder}".encode() in environment.split(b"\0"):
@@ -73,7 +74,8 @@ def processes_of(folder: Path) -> list[int]:
 
 @pytest.fixture
 def own_temporary_folder(tmp_path: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # a short name: sockets may be in it
+    # The name has to be short, since the path of a socket has at most 107 bytes.
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
     yield folder
     assert not list(folder.iterdir())
     folder.rmdir()
@@ -99,9 +101,8 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
     try:
         assert process.stdout is not None
         assert process.stdout.readline() + process.stdout.readline() == "at work\nat work\n"
-        assert (
-            len(processes_of(own_temporary_folder)) == 5
-        )  # this one, multiprocessing's two, two workers
+        # This process, two of multiprocessing, and two workers.
+        assert len(processes_of(own_temporary_folder)) == 5
         started = time.monotonic()
         process.send_signal(number)
         code = process.wait(30)
@@ -132,7 +133,8 @@ def test_a_signal_ends_owt_and_says_so(
         deadline = time.monotonic() + 60
         while not list(run.glob("ledger/*/work")) and time.monotonic() < deadline:
             time.sleep(0.02)
-        os.killpg(process.pid, number)  # as a terminal does, and a service manager
+        # A terminal sends the signal to the whole group, and so does a service manager.
+        os.killpg(process.pid, number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == code
     assert said.splitlines()[-1].endswith("; run the same command again to continue")
@@ -149,9 +151,8 @@ def test_killed_workers_cost_only_their_own_batches() -> None:
 
     def until_twelve_are_killed() -> Iterator[pa.RecordBatch]:
         while len(killed) < 12:
-            batches.append(
-                pa.record_batch({"i": np.full(1 << 17, len(batches))})
-            )  # 1 MB: most kills hit a transfer
+            # With 1 MB, most kills hit a transfer.
+            batches.append(pa.record_batch({"i": np.full(1 << 17, len(batches))}))
             yield batches[-1]
 
     pool = WorkerPool(2)
@@ -202,13 +203,14 @@ def end_as_asked(shard: int) -> None:
     if shard == 3:
         hoard = []
         while True:
-            hoard.append(np.ones(1 << 34))  # more than there is, or the address space ends
+            # The memory does not suffice, or the address space ends.
+            hoard.append(np.ones(1 << 34))
 
 
 @pytest.mark.parametrize(
     ("shard", "message"),
     [
-        (1, "a worker process was killed, as the kernel does when memory is used up"),
+        (1, "a worker process was killed, probably by the kernel because memory is used up"),
         (2, "killed by SIGSEGV"),
         (3, "memory is used up: use fewer --workers"),
     ],
@@ -236,7 +238,8 @@ def test_an_endless_batch_is_given_up_and_not_retried() -> None:
         results = [result for _, result in pool.map(hang_at_three, batches, seconds=8.0, tries=2)]
         assert results == [0, 1, 2, WorkerDied(-signal.SIGKILL, 8.0), 4, 5]
         assert results[3].timed_out  # type: ignore[union-attr]
-        assert time.monotonic() - started < 60  # 8 s on an idle machine
+        # It takes 8 s on an idle machine.
+        assert time.monotonic() - started < 60
     finally:
         pool.close()
 
@@ -280,7 +283,8 @@ def test_workers_outlive_their_killed_server() -> None:
             if fn is hang_at_three:
                 server: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
                 os.kill(server, signal.SIGKILL)
-                os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # until it has ended
+                # Wait until it has ended, but leave its exit status.
+                os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
     finally:
         pool.close()
 
@@ -308,7 +312,7 @@ def load_colorsys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needed", "found"),
+    ("needed", "expected"),
     [
         ([], "False"),
         (
@@ -321,12 +325,12 @@ def load_colorsys() -> None:
         ),
     ],
 )
-def test_workers_are_forked_with_preloads_that_exist(needed: list[str], found: str) -> None:
+def test_workers_are_forked_with_preloads_that_exist(needed: list[str], expected: str) -> None:
     script = _PRELOADING.format(needed=needed)
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True
     )
-    assert (done.stdout.strip(), done.stderr) == (found, "")
+    assert (done.stdout.strip(), done.stderr) == (expected, "")
 
 
 def test_arrays_are_made_without_pandas_and_frames_with_it() -> None:

@@ -10,10 +10,12 @@ import pytest
 from owt_pipeline.stages.extract.content.asides import (
     leave_asides,
     leave_credits,
-    leave_next_articles,
     leave_placeholders,
     leave_references,
+    leave_repeated_insertions,
 )
+from owt_pipeline.stages.extract.content.next_articles import leave_next_articles
+from owt_pipeline.stages.extract.content.teasers import leave_teasers
 from owt_pipeline.stages.extract.html.blocks import Block
 from owt_pipeline.stages.extract.html.reader import read_page
 
@@ -80,6 +82,34 @@ def test_other_sentences_between_paragraphs_stay(sentence: tuple[str, ...]) -> N
     assert len(lines_after(leave_placeholders, between_paragraphs(*sentence))) == 8 + len(sentence)
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "<div class=v><p>This video cannot be shown since JavaScript is disabled.</p></div>",
+        "<figure><div>Για να δείτε το περιεχόμενο, αποδεχτείτε τα αρχεία.</div></figure>",
+        "<div><div><b>Advertisement: the story continues below.</b></div></div>",
+    ],
+)
+def test_a_sentence_that_stands_three_times_alone_is_left_out(sentence: str) -> None:
+    html = between_paragraphs(sentence, sentence, sentence)
+    assert lines_after(leave_repeated_insertions, html) == TEXTS[:8]
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        # A refrain is a paragraph as all others.
+        ("<p class=refrain>And the river runs on, and the river runs on.</p>",) * 3,
+        ("<div><p>The board did not answer this question at all.</p></div>",) * 2,
+        ("<ul><li>The board did not answer this question at all.</ul>",) * 3,
+        ("<div><pre>make all install and then start it again</pre></div>",) * 3,
+    ],
+)
+def test_other_sentences_that_repeat_stay(sentences: tuple[str, ...]) -> None:
+    lines = lines_after(leave_repeated_insertions, between_paragraphs(*sentences))
+    assert len(lines) == 8 + len(sentences)
+
+
 def test_a_list_of_cookies_in_a_policy_stays() -> None:
     cookies = "".join(
         f"<p>This cookie of {name} counts how often you come to our site.</p>"
@@ -94,6 +124,11 @@ def test_a_list_of_cookies_in_a_policy_stays() -> None:
         "<p>Photo: Eva Moen / Valley Post</p><p>Photo by Tom Berg</p>",
         "<ul><li>Tom Berg/Getty Images</li><li>Pia Lund/AFP via Getty Images</li></ul>",
         "<div><img src=a><span>Foto: Eva Moen</span><br><br></div><div>© Tom Berg</div>",
+        "<p>Courtesy of Eva Moen</p><p>Courtesy of the county museum</p>",
+        "<p>(Eva Moen/Valley Post)</p><p>(Tom Berg/Valley Post)</p>",
+        "<p>Ảnh: Nguyễn Văn An</p><p>Ảnh: Trần Bình</p>",
+        "<p>写真＝佐藤花子</p><p>写真：共同通信</p>",
+        "<p>تصوير: أحمد علي</p><p>تصوير: سارة حسن</p>",
         "<div><img src=a>Myndir: Eva Moen</div><div><img src=b>Myndir: Tom Berg</div>"
         "<div><img src=c>Myndir: Pia Lund</div>",
     ],
@@ -125,6 +160,9 @@ def test_other_short_lines_in_a_row_stay(lines: str) -> None:
         "<p><strong><a href=/1>Lesen Sie auch: Ein Weg zum Nordkap</a></strong></p>",
         "<div>LIRE AUSSI &gt; <a href=/1>Une route vers le cap du nord</a></div>",
         "<blockquote>&gt;&gt; Читайте также: <a href=/1>Дорога на северный мыс</a></blockquote>",
+        "<p><em>Olvasta már? <a href=/1>Lezárták az északi fokhoz vezető utat</a></em></p>",
+        "<p>【関連記事】<a href=/1>北の岬への道路が通行止めに、住民は困惑</a></p>",
+        "<div><b>Read also</b> <a href=/1>A road to the northern cape</a></div>",
         "<p>See also:</p><ul><li><a href=/1>A road to the cape</a>"
         "<li><a href=/2>Storm on the lake</a></ul>",
     ],
@@ -147,6 +185,31 @@ def test_other_lines_with_labels_stay(line: str) -> None:
     assert len(lines_after(leave_references, between_paragraphs(line, "", line))) == 10
 
 
+def lines_without_teasers(item: str, *, is_declared: bool) -> list[str]:
+    items = "".join(item.format(number) for number in range(6))
+    html = f"<h1>Lamps</h1><div>{''.join(PARAGRAPHS[:8])}<div class=more>{items}</div></div>"
+
+    def leave(blocks: Sequence[Block], keep: np.ndarray) -> None:
+        leave_teasers(blocks, keep, is_declared=is_declared)
+
+    return lines_after(leave, html)
+
+
+DATED = "<div class=t><a href=/{0}>Two boats in row {0}</a><p>They sail.</p><i>2 May 2024</i></div>"
+PICTURED = "<div class=t><img src=a><a href=/{0}>Two boats in row {0}</a><p>They sail.</p></div>"
+PLAIN = "<div class=t><a href=/{0}>Two boats in row {0}</a><p>They sail.</p></div>"
+
+
+@pytest.mark.parametrize("item", [DATED, PICTURED])
+def test_teasers_below_the_last_paragraph_are_left_out(item: str) -> None:
+    assert lines_without_teasers(item, is_declared=True) == ["Lamps", *TEXTS[:8]]
+
+
+def test_links_that_may_belong_to_the_text_stay() -> None:
+    assert len(lines_without_teasers(PLAIN, is_declared=True)) == 9 + 12
+    assert len(lines_without_teasers(DATED, is_declared=False)) == 9 + 18
+
+
 FIRST = "".join(PARAGRAPHS[:3])
 SECOND = "".join(PARAGRAPHS[3:9])
 
@@ -160,6 +223,18 @@ SECOND = "".join(PARAGRAPHS[3:9])
         "{}</article></main>",
         "<div class=story><h1>One</h1><p>2 May 2024</p>{}</div><div class=story><h1>Two</h1>"
         "<p>1 May 2024</p>{}</div>",
+        "<div class=story><h1>One</h1><p>By Ada Fox</p>{}</div><div class=story><h1>Two</h1>"
+        "<p>By Bo Lund</p>{}</div>",
+        "<section class=s><header><h1>One</h1><p>2 May 2024</p></header><div>{}</div></section>"
+        "<section class=s><header><h1>Two</h1><p>1 May 2024</p></header><div>{}</div></section>",
+        "<div class=n><h1>One</h1><div itemprop=articleBody>{}</div></div>"
+        "<div class=n><h1>Two</h1><div itemprop=articleBody>{}</div></div>",
+        "<div class=a><article><h1>One</h1>{}</article></div><div class=more><div class=a><article>"
+        "<h1>Two</h1>{}</article></div></div>",
+        "<article class=a><h2>One</h2><p>2 May 2024</p>{}</article><article class=a><h2>Two</h2>"
+        "<p>1 May 2024</p>{}</article>",
+        "<article class=a><h1>One</h1><p>2 May 2024</p>{}</article><article class=b><h1>Two</h1>"
+        "<p>1 May 2024</p>{}</article><article class=c><h2><a href=/3>Three</a></h2></article>",
     ],
 )
 def test_further_articles_below_the_first_are_left_out(page: str) -> None:
@@ -181,6 +256,12 @@ def test_further_articles_below_the_first_are_left_out(page: str) -> None:
         "<article><h1>One</h1>{}<h2>Two</h2>{}</article>",
         # Elements of two kinds.
         "<article class=a><h1>One</h1>{}</article><article class=b><h1>Two</h1>{}</article>",
+        # A banner with the title of the article below it.
+        "<article class=a><h1>One</h1><div>2 May 2024</div></article><article class=a>"
+        "<h1>The first</h1>{}{}</article>",
+        "<div class=a><h1>One</h1><p>2 May 2024</p>{}</div><div class=a><h1>One</h1>"
+        "<p>2 May 2024</p>{}</div>",
+        "<article class=a><h2>One</h2>{}</article><article class=a><h2>Two</h2>{}</article>",
         # Posts without titles.
         "<h1>One</h1><article>{}</article><article>{}</article>",
     ],

@@ -20,6 +20,7 @@ from owt_pipeline.stages.extract.extractor import Page, Settings, load
 from owt_pipeline.stages.extract.html.reader import read_page
 
 ARTICLES = Path(__file__).with_name("articles")
+PASSAGES = Path(__file__).with_name("passages")
 SENTENCE = (
     "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
 )
@@ -34,14 +35,50 @@ def extract(html: str, **settings: object) -> str:
     return extraction.text if extraction else ""
 
 
+def read_article(name: str) -> str:
+    """Read a page of ARTICLES or its text, in which `{{mill}}` stands for a passage."""
+    content = (ARTICLES / name).read_text(encoding="utf-8")
+    for path in PASSAGES.iterdir():
+        paragraphs = path.read_text(encoding="utf-8").splitlines()
+        passage = "\n\n".join(paragraphs)
+        if name.endswith(".html"):
+            passage = "\n".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+        content = content.replace(f"{{{{{path.stem}}}}}", passage)
+    assert "{{" not in content
+    return content
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in ARTICLES.glob("*.html")))
 def test_article_is_separated(name: str) -> None:
-    text = extract((ARTICLES / f"{name}.html").read_text(encoding="utf-8"), text_format="markdown")
-    assert text == (ARTICLES / f"{name}.md").read_text(encoding="utf-8").removesuffix("\n")
+    text = extract(read_article(f"{name}.html"), text_format="markdown")
+    assert text == read_article(f"{name}.md").removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "Loading. . .",
+        "Chargement…",
+        "読み込み中...",
+        "Please wait",
+        "You need to enable JavaScript to run this app.",
+        "This page requires JavaScript.",
+        "Checking your browser before accessing the site",
+    ],
+)
+def test_what_is_shown_until_a_script_runs_is_no_text(notice: str) -> None:
+    assert extract(f"<div id=root><p>{notice}</p></div>") == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["The ship waits…", "JavaScript is the language of browsers.", "Enable the lamp."]
+)
+def test_a_short_text_is_a_text(text: str) -> None:
+    assert extract(f"<div id=root><p>{text}</p></div>") == text
 
 
 def test_comments_are_kept_on_request() -> None:
-    html = (ARTICLES / "comments-on-an-article-are-left-out.html").read_text(encoding="utf-8")
+    html = read_article("comments-on-an-article-are-left-out.html")
     assert "cat" in extract(html, include_comments=True)
 
 

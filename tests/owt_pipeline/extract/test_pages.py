@@ -151,11 +151,30 @@ REPLY = "We have waited for the new boat for years."
         "<article typeof='schema:Comment'><p>{}</p></article>",
         "<div itemscope itemtype='https://schema.org/Comment'><p>{}</p></div>",
         "<div property='schema:comment'><p>{}</p></div>",
+        "<div role=comment><p>{}</p></div>",
+        "<div class=k><div>Lee · 3d</div><div>{}</div></div>",
+        "<div class=k><h4>Lee</h4><small>01.03.2024, 12:30</small><p>{}</p></div>",
+        "<div class=k><div><b>Lee</b> {}</div><div><a href=/r>Reply</a> <i>3h ago</i></div></div>",
+        "<dl><dt><a href=/u>Lee</a> said...<dd>{}<dd class=foot><a href=/c>1 May 2024, 12:30</a></dl>",
     ],
 )
 def test_readers_comments_are_known_by_their_structure(item: str) -> None:
-    items = "".join(item.replace("{}", REPLY) for _ in range(4))
-    assert comments_in(f"{ARTICLE}<section>{items}</section></main>").count(REPLY) == 4
+    items = "".join(item.replace("{}", REPLY) for _ in range(4)).replace("</dl><dl>", "")
+    found = comments_in(f"{ARTICLE}<section>{items}</section></main>")
+    assert len([text for text in found if text.endswith(REPLY)]) == 4
+
+
+def test_a_short_comment_among_others_is_one() -> None:
+    item = "<div class=k><b>Lee</b><p>12:30</p><p>{}</p></div>"
+    items = "".join(map(item.format, (REPLY, REPLY, "Yes!", REPLY)))
+    assert "Yes!" in comments_in(f"<main><p>{SENTENCE * 12}</p><div>{items}</div></main>")
+
+
+def test_comments_without_spaces_between_words_are_known() -> None:
+    text = "この島の港は町よりも古いと、海岸の古い地図を調べた記者が先週の新聞に書いている。"
+    item = "<div class=k><b>名無しさん</b><p>12:30</p><p>新しい船を何年も待っていました。</p></div>"
+    page = f"<main><p>{text * 9}</p><div>{item * 3}</div></main>"
+    assert comments_in(page).count("新しい船を何年も待っていました。") == 3
 
 
 @pytest.mark.parametrize(
@@ -170,6 +189,21 @@ def test_readers_comments_are_known_by_their_structure(item: str) -> None:
 def test_other_parts_side_by_side_are_not_comments(item: str) -> None:
     items = "".join(item.replace("{}", REPLY) for _ in range(4))
     assert comments_in(f"{ARTICLE}<section>{items}</section></main>") == []
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "<div class=ship><h4>The Gale</h4><p>1912</p><p>{}</p></div>",
+        "<div class=exercise><h4>Squats</h4><p>30 seconds</p><p>{}</p></div>",
+        "<div class=board><ul><li>Range: 40 km | 25 miles<li>Weight: 27 lbs</ul><p>{}</p></div>",
+        "<div class=entry><p>{}</p><p>30 seconds</p></div>",
+        "<dl><dt>The Gale of the north</dt><dd>{}</dd></dl>",
+    ],
+)
+def test_parts_of_a_text_with_numbers_are_not_comments(item: str) -> None:
+    items = "".join(item.replace("{}", REPLY) for _ in range(4))
+    assert comments_in(f"<main><div><p>{SENTENCE * 12}</p></div><div>{items}</div></main>") == []
 
 
 def test_posts_of_a_forum_are_not_comments() -> None:

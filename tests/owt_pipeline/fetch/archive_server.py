@@ -1,19 +1,16 @@
-"""Web archives on loopback: one like Common Crawl, whose files are read by range, and one like
-the Wayback Machine."""
+"""Serve web archives on loopback: one like Common Crawl, whose files are read by range, and one
+like the Wayback Machine."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -29,6 +26,7 @@ from owt_pipeline.stages.fetch.stage import STAGE
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.constants import constants
+from tests.servers.web import Request, WebServer
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 HTML = [("Content-Type", "text/html")]
@@ -39,7 +37,11 @@ HOST = "http://www.a.example"
 
 
 class Answer(NamedTuple):
-    """The answer to a request; `sent` cuts the body below its Content-Length."""
+    """The answer to a request.
+
+    Attributes:
+      sent: the number of bytes of the body after which the connection ends; None for all of it.
+    """
 
     status: int = 200
     body: bytes = b""
@@ -48,114 +50,94 @@ class Answer(NamedTuple):
 
 
 Way = Callable[[str, int], Answer | None]
-"""The answer to a request by its path and by how often it was made; None for the usual answer."""
+"""Returns the answer to a request by its path and count; None for the usual answer.
+
+To an index, the path has the URL after a blank.
+"""
 
 
-def timestamp(moment: int) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y%m%d%H%M%S")
+def timestamp(seconds: int) -> str:
+    """Return a time as archives write it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y%m%d%H%M%S")
 
 
-class ArchiveServer:
-    """Serves `/data/FILE`.
+class ArchiveServer(WebServer):
+    """Serves `/data/FILE`, whole or a range of bytes.
 
     Attributes:
-      files: the archive files.
-      way: asked for every answer first.
-      requests: how often each path was asked for, that of an index with the URL; agents: the
-        User-Agents.
+      files: the archive files by name.
+      way: decides about each answer first.
+      num_by_path: how often each path was requested, in the form of `Way`.
+      agents: the User-Agents of all requests.
       seen: when each request came, and its path with the query.
     """
 
     def __init__(self) -> None:
+        super().__init__({"/": self._behave})
         self.files: dict[str, bytes] = {}
         self.way: Way = lambda path, count: None
-        self.requests: Counter[str] = Counter()
+        self.num_by_path: Counter[str] = Counter()
         self.agents: set[str] = set()
         self.seen: list[tuple[float, str]] = []
-        self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
 
     def options(self, **others: Any) -> Options:
-        """Those by which this archive is the source."""
+        """Return options by which this archive is the source."""
         return Options(**{"user_agent": AGENT, **others})
 
     def fetch(self, runtime: Runtime, **others: Any) -> Manifest:
-        """The run's pages from this archive; failed requests are repeated after some hundredths
-        of a second."""
-        with constants({"archive_retry_wait": 0.02, **others}) as given:
-            return run_stage(STAGE, self.options(**given), runtime)[0]
+        """Fetch the run's pages from this archive.
 
-    def _usual(self, target: str, url: str, span: str) -> Answer:
-        return self._part(self.files.get(urlsplit(target).path.removeprefix("/data/")), span)
+        Failed requests are repeated after some hundredths of a second.
+        """
+        with constants({"archive_retry_wait": 0.02, **others}) as options:
+            return run_stage(STAGE, self.options(**options), runtime)[0]
 
-    def _part(self, content: bytes | None, span: str) -> Answer:
+    async def _behave(self, request: Request) -> None:
+        url = urlsplit(request.path)
+        queried_url = parse_qs(url.query).get("url", [""])[0]
+        path = f"{url.path} {queried_url}".strip()
+        self.num_by_path[path] += 1
+        self.agents.add(request.headers["user-agent"])
+        self.seen.append((time.monotonic(), request.path))
+        answer = self.way(path, self.num_by_path[path])
+        if answer is None:
+            answer = self._usual(request, queried_url)
+        headers = {
+            "Content-Type": "",
+            "Content-Length": str(len(answer.body)),
+            **answer.headers,
+        }
+        await request.answer(answer.body[: answer.sent], answer.status, **headers)
+        if answer.sent is not None:
+            request.close()
+
+    def _usual(self, request: Request, queried_url: str) -> Answer:
+        """Return a file, or the range of bytes of it that is requested."""
+        content = self.files.get(urlsplit(request.path).path.removeprefix("/data/"))
         if content is None:
             return Answer(404, b"no such file")
-        match = re.fullmatch(r"bytes=(\d+)-(\d+)", span)
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
         if match is None:
             return Answer(200, content)
-        first, last = int(match[1]), min(int(match[2]), len(content) - 1)
+        first = int(match[1])
+        last = min(int(match[2]), len(content) - 1)
         if first > last:
             return Answer(416)
-        about = {
+        headers = {
             "Content-Range": f"bytes {first}-{last}/{len(content)}",
             "Content-Type": "application/octet-stream",
         }
-        return Answer(206, content[first : last + 1], about)
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        archive = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                parts = urlsplit(self.path)
-                url = parse_qs(parts.query).get("url", [""])[0]
-                with archive._lock:
-                    path = f"{parts.path} {url}".strip()
-                    archive.requests[path] += 1
-                    count = archive.requests[path]
-                    archive.agents.add(self.headers["User-Agent"])
-                    archive.seen.append((time.monotonic(), self.path))
-                answer = archive.way(path, count) or archive._usual(
-                    self.path, url, self.headers.get("Range", "")
-                )
-                self.send_response(answer.status)
-                for name, value in {
-                    "Content-Length": str(len(answer.body)),
-                    **answer.headers,
-                }.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                with contextlib.suppress(OSError):  # the client need not read it all
-                    self.wfile.write(answer.body[: answer.sent] if self.command == "GET" else b"")
-                self.close_connection = answer.sent is not None
-
-            do_HEAD = do_GET
-
-            def log_message(self, *arguments: object) -> None: ...
-
-        return Handler
+        return Answer(206, content[first : last + 1], headers)
 
 
 class CommonCrawl(ArchiveServer):
-    """Crawls, and a folder with their index, which is published when it is searched first.
+    """Serves crawls, and has a folder with their index.
+
+    The index is published before the first fetch, unless a test has published another one.
 
     Attributes:
-      rows: those of the index, by crawl; an unknown crawl has none.
-      folder: has the files of the index.
+      rows: the rows of the index, by crawl; an unknown crawl has none.
+      folder: the folder of the index's files.
     """
 
     def __init__(self) -> None:
@@ -167,14 +149,15 @@ class CommonCrawl(ArchiveServer):
     def add(
         self, pages: Mapping[str, int], crawl: str = CRAWLS[0], **fields: Any
     ) -> list[dict[str, Any]]:
-        """Put a page for each URL and time into one WARC file of a crawl; its rows of the index."""
+        """Put a page for each URL and time into one WARC file of a crawl; returns their rows of
+        the index."""
         name = f"crawl-data/{crawl}/warc/{len(self.files)}.warc.gz"
-        content, rows = b"", []
-        for url, moment in pages.items():
-            record = response_record(
-                url, moment, "HTTP/1.1 200 OK", HTML, f"<p>{url} at {moment}".encode()
-            )
-            rows.append(row(url, moment, name, len(content), len(record), **fields))
+        content = b""
+        rows = []
+        for url, seconds in pages.items():
+            body = f"<p>{url} at {seconds}".encode()
+            record = response_record(url, seconds, "HTTP/1.1 200 OK", HTML, body)
+            rows.append(row(url, seconds, name, len(content), len(record), **fields))
             content += record
         self.files[name] = content
         self.rows.setdefault(crawl, []).extend(rows)
@@ -182,16 +165,17 @@ class CommonCrawl(ArchiveServer):
 
     def options(self, **others: Any) -> Options:
         for name in filter(re.compile(INDEX).match, self.files):
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.folder / name).write_bytes(self.files[name])
-        common = {
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.files[name])
+        options = {
             "sources": ("commoncrawl",),
             "cc_index": f"{self.folder}/{INDEX}",
             "cc_crawls": CRAWLS[:1],
+            "cc_data": f"{self.url}/data",
+            "cc_delay": 0.0,
         }
-        return super().options(
-            **{**common, "cc_data": f"{self.url}/data", "cc_delay": 0.0, **others}
-        )
+        return super().options(**{**options, **others})
 
     def close(self) -> None:
         super().close()
@@ -202,28 +186,24 @@ class CommonCrawl(ArchiveServer):
             self.publish()
         return super().fetch(runtime, **others)
 
-    def publish(self, number: int = 1) -> None:
-        """Publish the index of each crawl in `number` files."""
-        publish(self.files, {crawl: table(rows) for crawl, rows in self.rows.items()}, number)
+    def publish(self, num_files: int = 1) -> None:
+        """Publish the index of each crawl in `num_files` files."""
+        publish(self.files, {crawl: table(rows) for crawl, rows in self.rows.items()}, num_files)
 
 
 @pytest.fixture
 def commoncrawl() -> Iterator[CommonCrawl]:
-    server = CommonCrawl()
-    yield server
-    server.close()
-
-
-def _surt(url: str) -> str:
-    return (surt_key(url) or b"").decode()
+    """Serve a Common Crawl without pages."""
+    with CommonCrawl() as server:
+        yield server
 
 
 class Wayback(ArchiveServer):
-    """The Wayback Machine: its index and its captures; and Common Crawl's files.
+    """Serves the index and the captures of a Wayback Machine, and Common Crawl's files.
 
     Attributes:
-      captures: (URL, time) of each, with its body.
-      statuses: of those that are no page, with where they redirect to.
+      captures: the body of each capture, by URL and time.
+      statuses: status and target of the captures that are not pages.
     """
 
     def __init__(self) -> None:
@@ -231,65 +211,82 @@ class Wayback(ArchiveServer):
         self.captures: dict[tuple[str, int], bytes] = {}
         self.statuses: dict[tuple[str, int], tuple[int, str]] = {}
 
-    def add(self, path: str, moment: int = AT, body: bytes = b"<p>page") -> None:
-        self.captures[f"{HOST}/{path}", moment] = body
+    def add(self, path: str, seconds: int = AT, body: bytes = b"<p>page") -> None:
+        """Add a capture of a page of HOST."""
+        self.captures[f"{HOST}/{path}", seconds] = body
 
-    def _usual(self, target: str, url: str, span: str) -> Answer:
-        parts = urlsplit(target)
-        if parts.path == "/cdx/search/cdx":
-            asked = {name: value for name, (value,) in parse_qs(parts.query).items()}
-            names, statuses = asked["fl"].split(","), asked["filter"]
-            assert (asked["output"], statuses[:11]) == ("json", "statuscode:")
-            known = [
-                (u, m) for u, m in self.captures
-                if re.fullmatch(statuses[11:], str(self.statuses.get((u, m), (200, ""))[0]))
-                and _surt(u) == _surt(url)
-            ]  # fmt: skip
-            known.sort(key=lambda one: abs(int(asked["closest"]) - int(timestamp(one[1]))))
-            found = []
-            for u, m in known[: int(asked["limit"])]:
-                status = str(self.statuses.get((u, m), (200, ""))[0])
-                about = {
-                    "timestamp": timestamp(m),
-                    "original": u,
+    def _usual(self, request: Request, queried_url: str) -> Answer:
+        if request.path.startswith("/cdx/search/cdx?"):
+            return self._search(queried_url, parse_qs(urlsplit(request.path).query))
+        if request.path.startswith("/data/"):
+            return super()._usual(request, queried_url)
+        moment, _, original = request.path.removeprefix("/web/").partition("id_/")
+        for (url, seconds), body in self.captures.items():
+            if (url, timestamp(seconds)) == (original, moment):
+                return self._replay(url, seconds, body)
+        return Answer(404, b"not in the archive")
+
+    def _status(self, url: str, seconds: int) -> tuple[int, str]:
+        """Return the status of a capture, and where it redirects to."""
+        return self.statuses.get((url, seconds), (200, ""))
+
+    def _search(self, queried_url: str, query: dict[str, list[str]]) -> Answer:
+        """Return the captures of a URL that are closest to a time, as the CDX server does."""
+        (names,) = query["fl"]
+        assert query["output"] == ["json"]
+        (statuses,) = query["filter"]
+        assert statuses.startswith("statuscode:")
+        is_wanted = re.compile(statuses.removeprefix("statuscode:")).fullmatch
+        captures = []
+        for url, seconds in self.captures:
+            status = str(self._status(url, seconds)[0])
+            if not is_wanted(status) or surt_key(url) != surt_key(queried_url):
+                continue
+            captures.append(
+                {
+                    "timestamp": timestamp(seconds),
+                    "original": url,
                     "mimetype": "text/html",
                     "statuscode": status,
                 }
-                found.append([about[name] for name in names])
-            return Answer(body=json.dumps([names, *found] if found else []).encode())
-        if parts.path.startswith("/data/"):
-            return super()._usual(target, url, span)
-        moment, _, original = target.removeprefix("/web/").partition("id_/")
-        for (archived, at), body in self.captures.items():
-            if (archived, timestamp(at)) == (original, moment):
-                headers = {
-                    "Content-Type": "text/html; charset=utf-8",
-                    "x-archive-orig-content-type": "text/html",
-                    "x-archive-orig-server": "Apache",
-                    "x-archive-orig-content-length": "9999",
-                    "x-archive-src": "some-crawl/some.warc.gz",
-                    "Memento-Datetime": formatdate(at, usegmt=True),
-                    "Link": "<http://a.example>; rel=original",
-                }
-                status, location = self.statuses.get((archived, at), (200, ""))
-                if location:
-                    headers["Location"] = f"{self.url}/web/{moment}id_/{location}"
-                return Answer(status, body, headers)
-        return Answer(404, b"not in the archive")
+            )
+        closest = int(query["closest"][0])
+        captures.sort(key=lambda capture: abs(closest - int(capture["timestamp"])))
+        rows = [
+            [capture[name] for name in names.split(",")]
+            for capture in captures[: int(query["limit"][0])]
+        ]
+        # Without a capture, not even the header is sent.
+        return Answer(body=json.dumps([names.split(","), *rows] if rows else []).encode())
+
+    def _replay(self, url: str, seconds: int, body: bytes) -> Answer:
+        """Return a capture with the headers that the Wayback Machine adds."""
+        headers = {
+            "Content-Type": "text/html; charset=utf-8",
+            "x-archive-orig-content-type": "text/html",
+            "x-archive-orig-server": "Apache",
+            "x-archive-orig-content-length": "9999",
+            "x-archive-src": "some-crawl/some.warc.gz",
+            "Memento-Datetime": formatdate(seconds, usegmt=True),
+            "Link": "<http://a.example>; rel=original",
+        }
+        status, target = self._status(url, seconds)
+        if target:
+            headers["Location"] = f"{self.url}/web/{timestamp(seconds)}id_/{target}"
+        return Answer(status, body, headers)
 
     def options(self, **others: Any) -> Options:
-        cdx, pages = f"{self.url}/cdx/search/cdx", f"{self.url}/web"
-        common = {
+        options = {
             "sources": ("wayback",),
-            "wayback_cdx": cdx,
-            "wayback_pages": pages,
+            "wayback_cdx": f"{self.url}/cdx/search/cdx",
+            "wayback_pages": f"{self.url}/web",
             "wayback_delay": 0.0,
         }
-        return super().options(**{**common, **others})
+        return super().options(**{**options, **others})
 
 
 @pytest.fixture
 def wayback() -> Iterator[Wayback]:
-    server = Wayback()
-    yield server
-    server.close()
+    """Serve a Wayback Machine without captures."""
+    with Wayback() as server:
+        yield server

@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 def row(
     url: str, moment: int, file: str, offset: int, length: int, **fields: Any
 ) -> dict[str, Any]:
-    """A row of the index: a page's, but for `fields`."""
+    """Return a row of the index: of a page, except for `fields`."""
     usual = {
         "url_surtkey": surt(url),
         "url": url,
@@ -57,27 +57,28 @@ def row(
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table:
+    """Return a table of rows of the index."""
     return pa.Table.from_pylist(list(rows), schema)
 
 
-def parquet(rows: pa.Table, group_rows: int = 1000, **how: Any) -> bytes:
-    """One file of the index."""
+def parquet(rows: pa.Table, group_rows: int = 1000, **options: Any) -> bytes:
+    """Return the bytes of one file of the index."""
     sink = pa.BufferOutputStream()
     pq.write_table(
-        rows, sink, row_group_size=group_rows, compression="gzip", compression_level=1, **how
+        rows, sink, row_group_size=group_rows, compression="gzip", compression_level=1, **options
     )
     return sink.getvalue().to_pybytes()
 
 
-def publish(files: dict[str, bytes], crawls: Mapping[str, pa.Table], number: int = 1) -> None:
+def publish(files: dict[str, bytes], crawls: Mapping[str, pa.Table], num_files: int = 1) -> None:
     """Add the index of each crawl, with `number` files per subset, to `files`, by name."""
     for crawl, rows in crawls.items():
         is_page = pc.equal(rows["fetch_status"], 200)
         for subset, mask in (("warc", is_page), ("crawldiagnostics", pc.invert(is_page))):
             ordered = rows.filter(mask).sort_by("url_surtkey")
-            each = -(-len(ordered) // number)
-            for part in range(number if each or subset == "warc" else 0):
+            rows_per_file = -(-len(ordered) // num_files)
+            for part in range(num_files if rows_per_file or subset == "warc" else 0):
                 name = f"{INDEX}/crawl={crawl}/subset={subset}/part-{part:05d}-c000.gz.parquet"
-                files[name] = parquet(ordered.slice(part * each, each))
+                files[name] = parquet(ordered.slice(part * rows_per_file, rows_per_file))
         names = "\n".join(name for name in files if f"{INDEX}/crawl={crawl}/" in name)
         files[f"crawl-data/{crawl}/cc-index-table.paths.gz"] = gzip.compress(names.encode())

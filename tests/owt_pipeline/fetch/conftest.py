@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +17,15 @@ from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.fetch.archive_server import commoncrawl, wayback
-from tests.owt_pipeline.fetch.bad_server import serve
 from tests.owt_pipeline.making import write_dataset
+from tests.servers.web import Behaviour, WebServer
 
-__all__ = ["commoncrawl", "serve", "wayback"]
+__all__ = ["commoncrawl", "wayback"]
 
 URLS = DATASETS["urls"].schema
+
+Serve = Callable[[Mapping[str, Behaviour]], WebServer]
+"""Starts a web server with the behaviours of hosts."""
 
 Write = Callable[..., Runtime]
 """Writes urls/ of posted URLs."""
@@ -51,6 +55,13 @@ def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shard
             }
     writer.enter(len(rows))
     writer.write(pa.RecordBatch.from_pylist([rows[i] for i in sorted(rows)], URLS))
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a web server, which is closed at the end of the test."""
+    with ExitStack() as servers:
+        yield lambda behaviours: servers.enter_context(WebServer(behaviours))
 
 
 @pytest.fixture

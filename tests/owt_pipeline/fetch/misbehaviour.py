@@ -4,7 +4,6 @@ for a page."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import zlib
 from typing import Any
@@ -12,84 +11,20 @@ from typing import Any
 import brotli
 import zstandard
 
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Way
+from tests.servers.web import (
+    DOMAIN,
+    PAGE,
+    Behaviour,
+    Request,
+    answer,
+    at_robots,
+    once,
+    raw,
+    redirect,
+)
 
 HANG = 60.0
 CHUNKED = {"Content_Length": "", "Transfer_Encoding": "chunked"}
-ROBOTS = "/robots.txt"
-
-
-def answer(
-    body: bytes = PAGE,
-    status: str = "200 OK",
-    *,
-    wait: float = 0,
-    then: float | str = 0,
-    more: bytes = b"",
-    every: float = 0,
-    **headers: str,
-) -> Way:
-    """An answer after `wait` seconds; `then` are seconds of silence after it, or what happens to
-    the connection; `more` is sent without end, every so many seconds."""
-
-    async def way(request: Request) -> None:
-        await asyncio.sleep(wait)
-        await request.answer(body, status, **headers)
-        await end(request, then, more, every)
-
-    return way
-
-
-def raw(data: bytes, *, then: float | str = 0, more: bytes = b"", every: float = 0) -> Way:
-    """These bytes, as they are."""
-
-    async def way(request: Request) -> None:
-        await request.send(data)
-        await end(request, then, more, every)
-
-    return way
-
-
-async def end(request: Request, then: float | str, more: bytes, every: float) -> None:
-    with contextlib.suppress(OSError):
-        while more:
-            await request.send(more)
-            await asyncio.sleep(every)
-    if isinstance(then, float):
-        await asyncio.sleep(then)
-    elif then == "reset":
-        await asyncio.sleep(0.05)
-        request.reset()
-    elif then:
-        request.writer.close()
-
-
-def redirect(location: str, wait: float = 0) -> Way:
-    """A redirect; `{path}` in its target is the path that was requested."""
-
-    async def way(request: Request) -> None:
-        await asyncio.sleep(wait)
-        await request.redirect(location.replace("{path}", request.path))
-
-    return way
-
-
-def once(first: Way) -> Way:
-    """This answer, and pages after it."""
-    return lambda request: first(request) if request.count == 1 else request.answer()
-
-
-def at_robots(robots: Way, page: Way | None = None) -> Way:
-    """This answer to requests for robots.txt; the page must not be requested, or is answered by
-    `page`."""
-
-    def way(request: Request) -> Any:
-        if not request.path.startswith(ROBOTS):
-            assert page is not None
-            return page(request)
-        return robots(request)
-
-    return way
 
 
 def silent(_: Request) -> Any:
@@ -97,7 +32,7 @@ def silent(_: Request) -> Any:
 
 
 async def cookie_wall(request: Request) -> None:
-    if "seen=pâté".encode().decode("latin-1").lower() in request.headers.get("cookie", ""):
+    if "seen=pâté".encode().decode("latin-1") in request.headers.get("cookie", ""):
         assert "other" not in request.headers["cookie"]
         await request.answer()
     else:
@@ -119,7 +54,8 @@ def nested(count: int) -> bytes:
 
 
 # Bombs are made before they are requested: the server would keep all other hosts waiting.
-BROTLI_BOMB = bytes.fromhex(  # <html> and 20 MB of zeros
+# Decompressed, it is `<html>` and 20 MB of zeros.
+BROTLI_BOMB = bytes.fromhex(
     "cbffff3ff8073c64cfc1b42cd0c46d81c0d9fb3fe5abe1ffff1ffc1300715804a07bff97052d31f82700e2b00000982406"
 )
 GZIPPED = gzip.compress(PAGE)
@@ -134,7 +70,7 @@ HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n" %
 ROBOTS_TXT = b"User-agent: *\nDisallow: /private\n"
 BUSY = answer(b"", "503 Service Unavailable")
 
-PAGES: dict[str, Way] = {
+PAGES: dict[str, Behaviour] = {
     "page": answer(),
     "chunked": answer(CHUNKS + b"0\r\n\r\n", **CHUNKED),
     "until-close": answer(Content_Length="", Connection="close", then="close"),
@@ -168,7 +104,8 @@ PAGES: dict[str, Way] = {
     "untyped-html": answer(Content_Type=""),
     "two-content-types": answer(
         Content_Type="text/plain\r\nContent-Type: text/html"
-    ),  # the last one counts
+        # The last type counts.
+    ),
     "early-hints": raw(
         b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" + HTML + b"\r\n" + PAGE
     ),
@@ -211,7 +148,7 @@ PAGES: dict[str, Way] = {
     ),
 }
 
-NO_PAGES: dict[str, dict[str, Way]] = {
+NO_PAGES: dict[str, dict[str, Behaviour]] = {
     "not_html": {
         # judged by its type, before the body is read
         "pdf": answer(
@@ -393,6 +330,6 @@ NO_PAGES: dict[str, dict[str, Way]] = {
     "tls": {"self-signed": answer(), "plain-http-at-https": answer()},
 }
 
-WAYS: dict[str, tuple[Way, str | None]] = {name: (way, None) for name, way in PAGES.items()}
+WAYS: dict[str, tuple[Behaviour, str | None]] = {name: (way, None) for name, way in PAGES.items()}
 """By host name: its function, and the reason that a user would expect."""
 WAYS |= {name: (way, reason) for reason, ways in NO_PAGES.items() for name, way in ways.items()}

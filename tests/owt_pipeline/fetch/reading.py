@@ -12,11 +12,12 @@ from schemas.manifest import Manifest
 
 
 def reader(runtime: Runtime, manifest: Manifest) -> DatasetReader:
+    """Return a reader of a dataset."""
     return DatasetReader(runtime.workdir, manifest)
 
 
 def responses(runtime: Runtime, manifest: Manifest) -> dict[str, Response]:
-    """The page of each canonical URL."""
+    """Return the page of each canonical URL."""
     dataset = reader(runtime, manifest)
     return {
         row["url"]: read_record(row["record"])
@@ -27,22 +28,23 @@ def responses(runtime: Runtime, manifest: Manifest) -> dict[str, Response]:
 
 
 def records(runtime: Runtime, manifest: Manifest) -> dict[int, bytes]:
-    """The WARC record of each page, by url_id."""
+    """Return the WARC record of each page, by url_id."""
     places = reader(runtime, manifest).table(kind="places").to_pylist()
     read = runtime.workdir.read_range
     return {
-        each["url_id"]: read(each["segment"], each["offset"], each["length"]) for each in places
+        place["url_id"]: read(place["segment"], place["offset"], place["length"])
+        for place in places
     }
 
 
 def rejects(runtime: Runtime, manifest: Manifest) -> dict[str, tuple[str, str]]:
-    """The reason and detail of each rejected URL."""
+    """Return the reason and detail of each rejected URL."""
     rows = reader(runtime, manifest).table(kind="rejects").to_pylist()
     return {row["url"]: (row["reason"], row["detail"]) for row in rows}
 
 
 def why_fetched(runtime: Runtime, url: str) -> dict[str, Any]:
-    """What `owt why` says about fetch."""
+    """Return the entry of `owt why` about fetch."""
     shown = history(readers_of(runtime.workdir), asked_for(url))
     assert shown is not None
     return next(entry for entry in shown["stages"] if entry["stage"] == "fetch")

@@ -31,8 +31,8 @@ from tests.owt_pipeline.fetch.reading import reader, records, rejects, responses
 from tests.owt_pipeline.runs import copy_of
 from tests.servers.s3 import s3_bucket
 
-MADE = 6_000
-FILES = 3
+NUM_FILLERS = 6_000
+NUM_FILES = 3
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,11 @@ class Large:
 
 @pytest.fixture(scope="module")
 def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Large]:
+    """Serve a large archive, of which a run has fetched the real pages."""
     server = CommonCrawl()
-    rows, posted, random_ = [], [], random.Random(0)
+    rows = []
+    posted = []
+    rng = random.Random(0)
     files: dict[str, bytes] = {
         f"crawl-data/{CRAWLS[0]}/segments/1/warc/{n:05d}.warc.gz": b"" for n in range(5)
     }
@@ -60,7 +63,7 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 canonical_url(url)
             except BadURL:
                 continue
-            name = random_.choice(list(files))
+            name = rng.choice(list(files))
             content = record.reader.read()
             record.set_bytes_content(content)
             plain = io.BytesIO()
@@ -70,7 +73,7 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             files[name] += member
             posted.append(url)
     server.files.update(files)
-    made = [
+    fillers = [
         row(
             f"https://filler{n % 997}.{'com de net org uk'.split()[n % 5]}/articles/{n}.html",
             n,
@@ -78,59 +81,61 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             n,
             1000,
         )
-        for n in range(MADE)
+        for n in range(NUM_FILLERS)
     ]
-    publish(server.files, {CRAWLS[0]: table(rows + made), CRAWLS[1]: table(made)}, FILES)
-    asked = posted[:300] + [f"https://absent.example/{n}" for n in range(300)]
-    runtime = write_urls_to(tmp_path_factory.mktemp("large") / "run", asked, 4)
+    publish(server.files, {CRAWLS[0]: table(rows + fillers), CRAWLS[1]: table(fillers)}, NUM_FILES)
+    requested_urls = posted[:300] + [f"https://absent.example/{n}" for n in range(300)]
+    runtime = write_urls_to(tmp_path_factory.mktemp("large") / "run", requested_urls, 4)
     manifest = server.fetch(runtime, cc_crawls=CRAWLS)
     yield Large(server, rows, runtime, manifest)
     server.close()
 
 
 def test_real_pages_keep_their_archived_bytes(large: Large) -> None:
-    assert sum(f"{INDEX}/" in name for name in large.server.files) == 2 * FILES
-    found = reader(large.runtime, large.manifest).table().to_pylist()
+    assert sum(f"{INDEX}/" in name for name in large.server.files) == 2 * NUM_FILES
+    rows = reader(large.runtime, large.manifest).table().to_pylist()
     captures: dict[str, dict[tuple[str, int], int]] = {}
-    for each in large.rows:
-        place = each["warc_filename"], each["warc_record_offset"]
-        captures.setdefault(canonical_url(each["url"]), {})[place] = each["warc_record_length"]
+    for index_row in large.rows:
+        place = index_row["warc_filename"], index_row["warc_record_offset"]
+        captures_of_url = captures.setdefault(canonical_url(index_row["url"]), {})
+        captures_of_url[place] = index_row["warc_record_length"]
     pages = reader(large.runtime, large.manifest)
-    assert len(found) == large.manifest.stats["from_commoncrawl"] > 290
-    kept = records(large.runtime, large.manifest)
-    for each in pages.table().to_pylist():
-        place = each["archive_file"], each["archive_offset"]
-        assert (each["source"], each["crawl"]) == ("commoncrawl", CRAWLS[0])
-        archived = large.server.files[place[0]][place[1] :][: captures[each["url"]][place]]
-        assert kept[each["url_id"]] == archived
-    lost = rejects(large.runtime, large.manifest)
-    absent = {url: shown for url, shown in lost.items() if "absent.example" in url}
+    assert len(rows) == large.manifest.stats["from_commoncrawl"] > 290
+    record_by_id = records(large.runtime, large.manifest)
+    for page in pages.table().to_pylist():
+        name, offset = page["archive_file"], page["archive_offset"]
+        assert (page["source"], page["crawl"]) == ("commoncrawl", CRAWLS[0])
+        end = offset + captures[page["url"]][name, offset]
+        assert record_by_id[page["url_id"]] == large.server.files[name][offset:end]
+    reject_by_url = rejects(large.runtime, large.manifest)
+    absent = {url: reject for url, reject in reject_by_url.items() if "absent.example" in url}
     assert len(absent) == 300
     assert set(absent.values()) == {
         ("not_archived", f"no capture of a page in {', '.join(CRAWLS)}")
     }
-    read = sum(count for path, count in large.server.requests.items() if path.endswith(".warc.gz"))
-    assert read == len(found), "each record once"
+    num_read = sum(
+        count for path, count in large.server.num_by_path.items() if path.endswith(".warc.gz")
+    )
+    assert num_read == len(rows), "each record once"
     assert large.manifest.properties["commoncrawl"] == {
-        "index": f"{large.server.folder}/{INDEX}", "crawls": list(CRAWLS), "files": 2 * FILES
+        "index": f"{large.server.folder}/{INDEX}", "crawls": list(CRAWLS), "files": 2 * NUM_FILES
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "where", ["disk", "web server", pytest.param("s3", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kind", ["disk", "web server", pytest.param("s3", marks=pytest.mark.slow)])
 def test_a_copy_of_the_archive_gives_the_same_pages(
-    where: str, large: Large, tmp_path: Path
+    kind: str, large: Large, tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
-        if where == "web server":  # which is busy at first
+        if kind == "web server":
+            # The first request for each file is refused: of records by 503, of the index by 403.
             root = f"{large.server.url}/data"
             busy = {True: Answer(503), False: Answer(403)}
             large.server.way = lambda path, count: (
                 busy[path.endswith(".warc.gz")] if count == 1 else None
             )
         else:
-            root = str(tmp_path / "copy") if where == "disk" else stack.enter_context(s3_bucket())
+            root = str(tmp_path / "copy") if kind == "disk" else stack.enter_context(s3_bucket())
             copy = Storage(root)
             for name, content in large.server.files.items():
                 copy.write(name, content)
@@ -139,7 +144,7 @@ def test_a_copy_of_the_archive_gives_the_same_pages(
                 str(copy_of(Path(str(large.runtime.workdir)), tmp_path / "run", without=("pages",)))
             )
         )
-        large.server.requests.clear()
+        large.server.num_by_path.clear()
         copied = Options(
             sources=("commoncrawl",),
             cc_index=f"{root}/{INDEX}",
@@ -148,10 +153,10 @@ def test_a_copy_of_the_archive_gives_the_same_pages(
             user_agent=AGENT,
         )
         manifest = run_stage(STAGE, copied, runtime)[0]
-        assert bool(large.server.requests) == (where == "web server")
+        assert bool(large.server.num_by_path) == (kind == "web server")
         pages = [
-            reader(run, of).table(columns=["url_id", "payload_digest", "archive_offset"])
-            for run, of in ((runtime, manifest), (large.runtime, large.manifest))
+            reader(run, dataset).table(columns=["url_id", "payload_digest", "archive_offset"])
+            for run, dataset in ((runtime, manifest), (large.runtime, large.manifest))
         ]
         assert pages[0].equals(pages[1])
 
@@ -159,7 +164,8 @@ def test_a_copy_of_the_archive_gives_the_same_pages(
 def test_captures_of_all_crawls_compete_and_complete_ones_win(
     commoncrawl: CommonCrawl, write_urls: Write
 ) -> None:
-    url, cut = "http://a.example/x", "http://a.example/cut"
+    url = "http://a.example/x"
+    cut = "http://a.example/cut"
     commoncrawl.add({url: 100, cut: 100})
     commoncrawl.add({cut: 160}, content_truncated="length")
     commoncrawl.add({url: 200}, CRAWLS[1])
@@ -171,11 +177,10 @@ def test_captures_of_all_crawls_compete_and_complete_ones_win(
     for choice, expected in (("nearest", 200), ("earliest", 100), ("latest", 300)):
         runtime = write_urls([(url, 160), (cut, 160)], choice)
         manifest = commoncrawl.fetch(runtime, cc_crawls=CRAWLS, archive_choice=choice)
-        found = {
-            each["url"]: each["fetched_at"]
-            for each in reader(runtime, manifest).table().to_pylist()
+        time_by_url = {
+            row["url"]: row["fetched_at"] for row in reader(runtime, manifest).table().to_pylist()
         }
-        assert found == {"https://a.example/x": expected, "https://a.example/cut": 100}
+        assert time_by_url == {"https://a.example/x": expected, "https://a.example/cut": 100}
 
 
 BAD_INDEX = {
@@ -225,15 +230,17 @@ def test_an_unusable_index_is_a_one_line_error(
         commoncrawl.files,
         dict.fromkeys((CRAWLS[0], "CC-COLUMN", "CC-TEXT", "CC-DAMAGED"), table(rows)),
     )
-    of = {
+    name_by_crawl = {
         name.split("crawl=")[1].split("/")[0]: name
         for name in commoncrawl.files
         if "crawl=" in name
     }
-    commoncrawl.files[of["CC-COLUMN"]] = parquet(table(rows).drop_columns("warc_filename"))
-    commoncrawl.files[of["CC-TEXT"]] = b"<html>Welcome</html>"
-    content = commoncrawl.files[of["CC-DAMAGED"]]
-    commoncrawl.files[of["CC-DAMAGED"]] = content[:4] + bytes(300) + content[304:]
+    commoncrawl.files[name_by_crawl["CC-COLUMN"]] = parquet(
+        table(rows).drop_columns("warc_filename")
+    )
+    commoncrawl.files[name_by_crawl["CC-TEXT"]] = b"<html>Welcome</html>"
+    content = commoncrawl.files[name_by_crawl["CC-DAMAGED"]]
+    commoncrawl.files[name_by_crawl["CC-DAMAGED"]] = content[:4] + bytes(300) + content[304:]
     changed, message = BAD_INDEX[case]
     with pytest.raises(UserError, match=message) as raised:
         commoncrawl.fetch(write_urls(["http://a.example/x"]), **changed)
@@ -262,20 +269,22 @@ def test_a_bad_capture_is_a_reject_with_a_reason(
     commoncrawl.way = lambda path, count: (
         Answer(200, b"x" * 100_000_000) if "complete" in path else None
     )
-    runtime = write_urls([each["url"] for each in rows.values()])
+    runtime = write_urls([row["url"] for row in rows.values()])
     manifest = commoncrawl.fetch(runtime, max_page_bytes=8000)
     assert list(responses(runtime, manifest)) == ["https://a.example/fine"]
-    found = {url.rpartition("/")[2]: answer for url, answer in rejects(runtime, manifest).items()}
-    assert {name: reason for name, (reason, _) in found.items()} == {
+    reject_by_name = {
+        url.rpartition("/")[2]: reject for url, reject in rejects(runtime, manifest).items()
+    }
+    assert {name: reason for name, (reason, _) in reject_by_name.items()} == {
         **dict.fromkeys(["other", "damaged", "cut"], "bad_response"),
         **dict.fromkeys(["no-file", "no-range"], "archive_failed"),
         "large": "too_large",
         "pdf": "not_archived",
     }
-    assert found["pdf"][1] == f"no capture of a page in {CRAWLS[0]}"
-    assert "the record is of 'http://a.example/fine'" in found["other"][1]
-    assert "status 404" in found["no-file"][1]
-    assert "status 200 where a part (206) was asked for" in found["no-range"][1]
+    assert reject_by_name["pdf"][1] == f"no capture of a page in {CRAWLS[0]}"
+    assert "the record is of 'http://a.example/fine'" in reject_by_name["other"][1]
+    assert "status 404" in reject_by_name["no-file"][1]
+    assert "status 200 where a part (206) was asked for" in reject_by_name["no-range"][1]
 
 
 def test_records_that_are_not_gzip_members_are_written_again(

@@ -32,39 +32,42 @@ from owt_pipeline.stages.fetch.archives.search import ArchiveQuery, Capture, bes
 from schemas import Reason
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
 
-TRIED = 3
+MAX_TRIED = 3
 
 
 class Published:
     """Files of an index in a folder."""
 
-    def __init__(self, folder: str, files: list[list[dict[str, Any]]], **how: Any):
+    def __init__(self, folder: str, files: list[list[dict[str, Any]]], **options: Any):
         for number, rows in enumerate(files):
-            Path(folder, str(number)).write_bytes(parquet(table(rows), **how))
+            Path(folder, str(number)).write_bytes(parquet(table(rows), **options))
         self.bounds = sorted(
             bounds_of(f"CC-{number}", f"{folder}/{number}") for number in range(len(files))
         )
 
     def captures(self, urls: list[str]) -> Mapping[int, list[Capture]]:
-        """The captures that a shard gets for its URLs."""
+        """Return the captures that a shard gets for its URLs."""
         rows = sorted({(id_of(canonical_url(url)), canonical_url(url), url) for url in urls})
         types = [("url_id", pa.uint64()), ("url", pa.string()), ("posted_url", pa.string())]
         assert [name for name, _ in types] == URL_COLUMNS
-        wanted = lookups_of(batch_of(rows, pa.schema(types)), 3)
-        keys, found = wanted["key"].to_pylist(), []
+        lookups = lookups_of(batch_of(rows, pa.schema(types)), 3)
+        keys = lookups["key"].to_pylist()
+        captures_of_files = []
         for file in self.bounds:
-            some = pa.Table.from_batches([wanted[span(keys, file.min_key, file.max_key)]])
+            keys_of_file = span(keys, file.min_key, file.max_key)
+            lookups_in_file = pa.Table.from_batches([lookups[keys_of_file]])
             with opened(file.uri) as index:
-                found.append(join(index, file.crawl, some))
-        assert all(set(table["shard"].to_pylist()) <= {3} for table in found)
-        return captures_by_url(pa.Table.from_batches(found))
+                captures_of_files.append(join(index, file.crawl, lookups_in_file))
+        assert all(set(table["shard"].to_pylist()) <= {3} for table in captures_of_files)
+        return captures_by_url(pa.Table.from_batches(captures_of_files))
 
 
-class Tried(BulkClient):
-    """Reads no record, but notes which it is asked for."""
+class NotingClient(BulkClient):
+    """Reads no record, and notes which captures it has to read."""
 
     def __init__(self, captures: Mapping[int, list[Capture]]) -> None:
-        self.holdings, self.captures = "CC", captures
+        self.holdings = "CC"
+        self.captures = captures
         self.read_captures: list[Capture] = []
 
     async def read(self, capture: Capture, url: str) -> FetchFailure:
@@ -99,38 +102,45 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
     files: list[list[dict[str, Any]]], urls: dict[str, int | None], choice: str, group_rows: int
 ) -> None:
     index: list[list[dict[str, Any]]] = []
-    for number, some in enumerate(files):
-        made = [row(file=f"{number}", offset=at, length=1, **each) for at, each in enumerate(some)]
-        index.append(sorted(made, key=lambda each: each["url_surtkey"]))
+    for number, rows_of_file in enumerate(files):
+        index_rows = [
+            row(file=f"{number}", offset=offset, length=1, **fields)
+            for offset, fields in enumerate(rows_of_file)
+        ]
+        index.append(sorted(index_rows, key=lambda index_row: index_row["url_surtkey"]))
     with tempfile.TemporaryDirectory() as folder:
-        found = Published(folder, index, group_rows=group_rows).captures(list(urls))
+        captures_by_id = Published(folder, index, group_rows=group_rows).captures(list(urls))
     for url, created in {
         canonical_url(url): (url, created) for url, created in urls.items()
     }.values():
         moment = target_time(choice, created)
-        mine = [
-            each for some in index for each in some
-            if canonical_url(each["url"]) == canonical_url(url)
-            and (each["fetch_status"], each["content_mime_detected"]) == (200, "text/html")
+        matching_rows = [
+            index_row for index_rows in index for index_row in index_rows
+            if canonical_url(index_row["url"]) == canonical_url(url)
+            and (index_row["fetch_status"], index_row["content_mime_detected"])
+            == (200, "text/html")
         ]  # fmt: skip
         pages = sorted(
             (
-                each["content_truncated"] is not None,
-                abs(each["fetch_time"] // 1000 - moment),
-                each["fetch_time"] // 1000,
+                index_row["content_truncated"] is not None,
+                abs(index_row["fetch_time"] // 1000 - moment),
+                index_row["fetch_time"] // 1000,
             )
-            for each in mine
+            for index_row in matching_rows
         )
-        captures = found.get(id_of(canonical_url(url)), [])
-        assert len(captures) == len(mine)
-        tried, asked = Tried(found), ArchiveQuery(canonical_url(url), url, moment)
-        answer = asyncio.run(best_capture(tried, asked))
-        read = tried.read_captures
+        captures = captures_by_id.get(id_of(canonical_url(url)), [])
+        assert len(captures) == len(matching_rows)
+        client = NotingClient(captures_by_id)
+        query = ArchiveQuery(canonical_url(url), url, moment)
+        answer = asyncio.run(best_capture(client, query))
+        captures_read = client.read_captures
         # Captures of the same time may come in any order; all else is settled.
-        assert [(each.truncated, abs(each.date - moment), each.date) for each in read] == pages[
-            :TRIED
+        tried = [
+            (capture.truncated, abs(capture.date - moment), capture.date)
+            for capture in captures_read
         ]
-        assert all(each.place[3] == f"CC-{each.place[0]}" for each in read)
+        assert tried == pages[:MAX_TRIED]
+        assert all(capture.place[3] == f"CC-{capture.place[0]}" for capture in captures_read)
         assert isinstance(answer, FetchFailure)
         assert (answer.reason == Reason.NOT_ARCHIVED) == (not pages)
 
@@ -146,16 +156,22 @@ def test_only_needed_columns_of_wanted_row_groups_are_read(
     with patch.object(
         pq.ParquetFile, "read_row_group", autospec=True, side_effect=pq.ParquetFile.read_row_group
     ) as read:
-        found = index.captures(["http://site1300.example/", "http://site1305.example/absent"])
-    assert [len(captures) for captures in found.values()] == [1]
+        captures_by_id = index.captures(
+            ["http://site1300.example/", "http://site1305.example/absent"]
+        )
+    assert [len(captures) for captures in captures_by_id.values()] == [1]
     assert {call.args[1] for call in read.call_args_list} == {6}
     names = [call.kwargs["columns"] for call in read.call_args_list]
     assert names[0] == ["url_surtkey"]
-    assert not any("digest" in name or name == "url_host_name" for some in names for name in some)
+    # The other columns make up most of the index's bytes.
+    columns_read = {name for columns in names for name in columns}
+    assert not any("digest" in name or name == "url_host_name" for name in columns_read)
 
 
 def test_a_row_group_without_statistics_may_hold_any_key(tmp_path: Path) -> None:
     index = Published(
         str(tmp_path), [[row("http://a.example/", 1, "f", 7, 1)]], write_statistics=False
     )
-    assert [each.place[1] for (each,) in index.captures(["http://a.example/"]).values()] == [7]
+    assert [capture.place[1] for (capture,) in index.captures(["http://a.example/"]).values()] == [
+        7
+    ]

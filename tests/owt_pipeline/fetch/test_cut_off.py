@@ -14,12 +14,11 @@ from yarl import URL
 from owt_pipeline.stages.fetch.web.client import Client
 from owt_pipeline.stages.fetch.web.politeness import Gate, RequestError
 from tests.owt_pipeline.fetch.archive_server import AT, Answer, CommonCrawl, Wayback
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Serve, Way
-from tests.owt_pipeline.fetch.conftest import Write
-from tests.owt_pipeline.fetch.misbehaviour import raw
+from tests.owt_pipeline.fetch.conftest import Serve, Write
 from tests.owt_pipeline.fetch.reading import rejects, responses
 from tests.owt_pipeline.fetch.test_live import fetch, options_for
 from tests.owt_pipeline.fetch.test_politeness import Proxy
+from tests.servers.web import DOMAIN, PAGE, Behaviour, Request, raw
 
 GZIPPED = gzip.compress(PAGE)
 CHUNKED = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (PAGE[:99], PAGE[99:])) + b"0\r\n\r\n"
@@ -47,12 +46,12 @@ def cut_at(data: bytes, share: float) -> bytes:
     return head + end + body[: int(share * (len(body) - 1))]
 
 
-def ends(data: bytes, how: str) -> Way:
+def ends(data: bytes, packet: str) -> Behaviour:
     """These bytes, after which the connection ends by FIN or RST."""
-    return raw(data, then={"fin": "close", "rst": "reset"}[how])
+    return raw(data, then={"fin": "close", "rst": "reset"}[packet])
 
 
-def first(way: Way, count: int = 1, path: str = "/") -> Way:
+def first(way: Behaviour, count: int = 1, path: str = "/") -> Behaviour:
     """This way for the first requests for a path; then pages, and no robots.txt."""
 
     async def answer(request: Request) -> None:
@@ -67,15 +66,16 @@ def first(way: Way, count: int = 1, path: str = "/") -> Way:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize("how", ["fin", "rst"])
+@pytest.mark.parametrize("packet", ["fin", "rst"])
 def test_a_body_cut_off_once_is_a_page_at_the_end_of_the_shard(
-    serve: Serve, write_urls: Write, how: str, scheme: str
+    serve: Serve, write_urls: Write, packet: str, scheme: str
 ) -> None:
     ways = {
-        f"{kind}-{share}": first(ends(cut_at(data, share / 10), how))
+        f"{kind}-{share}": first(ends(cut_at(data, share / 10), packet))
         for kind, data in WHOLE.items()
         for share in (0, 3, 9)
-        if share or "until-close" not in kind  # which is a complete body of no bytes
+        # Without any byte, a body until the end of the connection is complete.
+        if share or "until-close" not in kind
     }
     ways["until-close"] = first(ends(response(PAGE[:99]), "rst"))
     server = serve(ways)
@@ -106,13 +106,10 @@ def test_a_body_cut_off_behind_a_proxy_is_a_page_later(
     serve: Serve, write_urls: Write, tls: bool
 ) -> None:
     ways = {kind: first(ends(cut_at(data, 0.5), "fin")) for kind, data in WHOLE.items()}
-    proxy = Proxy(serve(ways))
-    try:
-        urls = [f"http{'s' * tls}://{kind}.{DOMAIN}/" for kind in WHOLE]
-        options = {"resolve": (), "proxy": proxy.url, "verify_tls": False}
+    urls = [f"http{'s' * tls}://{kind}.{DOMAIN}/" for kind in WHOLE]
+    with Proxy(serve(ways)) as proxy:
+        options = {"resolve": (), "proxy": proxy.proxy_url, "verify_tls": False}
         manifest = fetch(write_urls(urls, num_shards=1), proxy.server, **options)
-    finally:
-        proxy.close()
     assert (manifest.counts.left, manifest.counts.rejected) == (len(WHOLE), {})
 
 
@@ -127,7 +124,8 @@ def test_a_robots_txt_that_breaks_off_is_read_again(
 ) -> None:
     body = gzip.compress(ROBOTS) if coding else ROBOTS
     headers = (f"Content-Encoding: {coding or 'none'}", f"Content-Length: {len(body)}")
-    if coding:  # what came is half a gzip, and all that was announced
+    # The body is half a gzip member, and has the length that was announced.
+    if coding:
         headers = (headers[0], f"Content-Length: {cut}")
 
     async def answer(request: Request) -> None:
@@ -142,7 +140,8 @@ def test_a_robots_txt_that_breaks_off_is_read_again(
     urls = [f"http://robots-cut.{DOMAIN}/{path}" for path in ("a", "private")]
     runtime = write_urls(urls, num_shards=1)
     manifest = fetch(runtime, server)
-    if count == 3:  # twice in a row, and once at the end
+    # It is requested twice in a row, and once more at the end of the shard.
+    if count == 3:
         assert manifest.counts.rejected == {"robots_unreachable": 2}
         manifest = fetch(runtime, server, retry_failed=True)
     assert (manifest.counts.left, manifest.counts.rejected) == (1, {"robots": 1})
@@ -202,7 +201,7 @@ FRAMINGS: dict[str, tuple[bytes, str]] = {
 }
 
 
-def in_pieces(data: bytes, size: int) -> Way:
+def in_pieces(data: bytes, size: int) -> Behaviour:
     """These bytes in packets of `size`; then the connection is closed."""
 
     async def way(request: Request) -> None:
@@ -231,10 +230,10 @@ def test_framing_is_read_alike_in_packets_of_any_size(serve: Serve, size: int) -
         with options_for(server, timeout=20.0) as options:
             client = Client(options)
         try:
-            found = await asyncio.gather(*(outcome(client, name) for name in FRAMINGS))
+            outcome_list = await asyncio.gather(*(outcome(client, name) for name in FRAMINGS))
         finally:
             await client.close()
-        return dict(zip(FRAMINGS, found, strict=True))
+        return dict(zip(FRAMINGS, outcome_list, strict=True))
 
     assert asyncio.run(outcomes()) == {name: expected for name, (_, expected) in FRAMINGS.items()}
 
@@ -244,7 +243,7 @@ def test_a_connection_of_doubtful_framing_is_not_used_again(
 ) -> None:
     connections: set[int] = set()
 
-    def noting(way: Callable[[Request], object]) -> Way:
+    def noting(way: Callable[[Request], object]) -> Behaviour:
         async def answer(request: Request) -> None:
             connections.add(id(request.writer))
             writers.append(request.writer)
@@ -252,7 +251,8 @@ def test_a_connection_of_doubtful_framing_is_not_used_again(
 
         return answer
 
-    writers: list[object] = []  # kept, so that no id is used twice
+    # The writers are kept, so that no id is used twice.
+    writers: list[object] = []
     server = serve({"both": noting(raw(FRAMINGS["te-and-cl"][0]))})
     urls = [f"http://both.{DOMAIN}/{number}" for number in range(4)]
     runtime = write_urls(urls, num_shards=1)

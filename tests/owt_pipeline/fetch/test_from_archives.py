@@ -39,14 +39,17 @@ Archive = list[tuple[str, int, str, list[tuple[str, str]], bytes]]
 
 
 def archive(records: Archive) -> bytes:
+    """Return a WARC file with these records."""
     return b"".join(response_record(*record) for record in records)
 
 
 def fetch(runtime: Runtime, *files: Path, **options: object) -> Manifest:
+    """Fetch the pages from archive files."""
     return run_stage(STAGE, Options(pages_from=tuple(map(str, files)), **options), runtime)[0]  # type: ignore[arg-type]
 
 
 def page(text: str) -> bytes:
+    """Return a page with a paragraph."""
     return f"<html><body><p>{text}</p></body></html>".encode()
 
 
@@ -67,13 +70,13 @@ def test_every_page_of_a_real_archive_is_found_and_copied(
     for shard in range(2):
         rows = reader(runtime, manifest).table(shard)
         assert rows["url_id"].to_pylist() == sorted(rows["url_id"].to_pylist())
-        kept = [
+        copied_records = [
             (record.headers["WARC-Target-URI"], len(record.reader.read()))
             for warc in reader(runtime, manifest).files("warc", shard)
             for record in ArchiveIterator(runtime.workdir.path(warc.path), verify_digests=True)
             if record.record_type == WarcRecordType.response
         ]
-        assert kept == list(
+        assert copied_records == list(
             zip(rows["final_url"].to_pylist(), rows["body_bytes"].to_pylist(), strict=True)
         )
     assert manifest.totals["warc"].rows == manifest.counts.entered
@@ -103,22 +106,22 @@ def test_a_bucket_gives_the_bytes_of_a_local_folder(
 ) -> None:
     folders = [testdata / "warc" / name for name in ("warcio", "resiliparse")]
     runtime = write_urls(["http://example.com/", "http://www.iana.org/"])
-    given = {name: runtime.workdir.read(name) for name in runtime.workdir.names()}
+    file_by_name = {name: runtime.workdir.read(name) for name in runtime.workdir.names()}
     expected = fetch(runtime, *folders, allow_damaged=True)
     with s3_bucket() as bucket:
         files = Storage(f"{bucket}/archives")
         for path in [path for folder in folders for path in folder.iterdir()]:
             files.write(path.name, path.read_bytes())
         remote = Runtime(Storage(f"{bucket}/run"))
-        for name, content in given.items():
+        for name, content in file_by_name.items():
             remote.workdir.write(name, content)
         options = Options(
             pages_from=(f"{bucket}/archives/*.warc*", f"{bucket}/archives/*.arc*"),
             allow_damaged=True,
         )
         manifest = run_stage(STAGE, options, remote)[0]
-        digests = [reader(*each).table_of_files.digest_of(("data", "rejects"))
-                   for each in ((remote, manifest), (runtime, expected))]  # fmt: skip
+        digests = [reader(*dataset).table_of_files.digest_of(("data", "rejects"))
+                   for dataset in ((remote, manifest), (runtime, expected))]  # fmt: skip
         assert digests[0] == digests[1]
         counts = {entry["name"]: entry for entry in expected.properties["archives"]}
         assert len(manifest.properties["archives"]) > 20
@@ -128,6 +131,7 @@ def test_a_bucket_gives_the_bytes_of_a_local_folder(
 
 
 def five_records() -> list[bytes]:
+    """Return records of five pages, which are large enough to be damaged in the middle."""
     return [
         response_record(f"http://a.example/{i}", i, "HTTP/1.1 200 OK", HTML, page(f"{i} " * 999))
         for i in range(5)
@@ -135,7 +139,7 @@ def five_records() -> list[bytes]:
 
 
 def found_in(data: bytes) -> list[str | None]:
-    """The content of each capture, read by its own bytes; None for a broken one."""
+    """Return the name of each capture, read by its own bytes; None for a broken one."""
 
     def text(capture: Capture) -> str:
         _, record = single_member(
@@ -146,8 +150,8 @@ def found_in(data: bytes) -> list[str | None]:
         assert response.body == page(f"{capture.url[-1]} " * 999)
         return capture.url[-1]
 
-    found = captures(io.BytesIO(data), len(data))
-    return [None if isinstance(capture, Broken) else text(capture) for capture in found]
+    found_captures = captures(io.BytesIO(data), len(data))
+    return [None if isinstance(capture, Broken) else text(capture) for capture in found_captures]
 
 
 @pytest.mark.parametrize("damaged", range(5))
@@ -167,16 +171,17 @@ def test_what_is_no_record_does_not_change_those_before(junk: bytes, compressed:
     records = five_records()
     if not compressed:
         records = [single_member(record, 1 << 20)[1] for record in records]
-    for after in (records[2:], []):
-        found = found_in(b"".join([*records[:2], junk, *after]))
-        assert found in (["0", "1", None], ["0", "1", *map(str, range(2, 2 + len(after)))])
+    for later_records in (records[2:], []):
+        names = found_in(b"".join([*records[:2], junk, *later_records]))
+        assert names in (["0", "1", None], ["0", "1", *map(str, range(2, 2 + len(later_records)))])
 
 
 @pytest.mark.parametrize("name", ["example.arc", "example.arc.gz"])
 def test_an_arc_file_is_refused_with_advice_that_works(
     name: str, testdata: Path, tmp_path: Path, write_urls: Write
 ) -> None:
-    file, copy = testdata / "warc" / "warcio" / name, tmp_path / "copy.warc.gz"
+    file = testdata / "warc" / "warcio" / name
+    copy = tmp_path / "copy.warc.gz"
     runtime = write_urls(["http://example.com/"], num_shards=1)
     with pytest.raises(UserError, match=r"an ARC file.*`warcio recompress FILE COPY\.warc\.gz`"):
         fetch(runtime, file)
@@ -187,14 +192,48 @@ def test_an_arc_file_is_refused_with_advice_that_works(
     assert b"Example Domain" in response.body
 
 
+def with_lf_head(record: bytes, version: bytes = b"WARC/1.1") -> bytes:
+    head, _, block = single_member(record, 1 << 20)[1].partition(b"\r\n\r\n")
+    head = head.replace(b"\r\n", b"\n").replace(b"WARC/1.1", version)
+    return head + b"\n\n" + block.removesuffix(b"\r\n\r\n") + b"\n\n"
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("lf_heads", [{1}, {4}, {0, 2}, {1, 2, 3}])
+def test_some_heads_of_a_file_may_end_their_lines_in_lf(
+    compressed: bool, lf_heads: set[int]
+) -> None:
+    records = []
+    for number, record in enumerate(five_records()):
+        content = record if compressed else single_member(record, 1 << 20)[1]
+        if number in lf_heads:
+            content = with_lf_head(record)
+            content = gzip_member(content) if compressed else content
+        records.append(content)
+    assert found_in(b"".join(records)) == list("01234")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("has_lf_head", [True, False])
+def test_field_names_in_other_letters_are_named(compressed: bool, has_lf_head: bool) -> None:
+    """FastWARC gives such a record no type and no content, so it must not be skipped."""
+    _, record, *_ = five_records()
+    content = with_lf_head(record) if has_lf_head else single_member(record, 1 << 20)[1]
+    lower = content.replace(b"WARC-Type", b"warc-type").replace(
+        b"Content-Length", b"content-length"
+    )
+    data = gzip_member(lower) if compressed else lower
+    (problem,) = captures(io.BytesIO(data), len(data))
+    assert isinstance(problem, Broken)
+    assert "names in other letters" in problem.problem
+    assert "write the names of fields as in the standard (WARC-Type" in problem.remedy
+    assert found_in(gzip_member(content) if compressed else content) == ["1"]
+
+
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("version", [b"WARC/1.1", b"WARC/1.0", b"WARC/0.18"])
 def test_heads_of_records_may_end_their_lines_in_lf(compressed: bool, version: bytes) -> None:
-    records = []
-    for record in five_records():
-        head, _, block = single_member(record, 1 << 20)[1].partition(b"\r\n\r\n")
-        head = head.replace(b"\r\n", b"\n").replace(b"WARC/1.1", version)
-        records.append(head + b"\n\n" + block.removesuffix(b"\r\n\r\n") + b"\n\n")
+    records = [with_lf_head(record, version) for record in five_records()]
     data = b"".join(map(gzip_member, records) if compressed else records)
     assert found_in(data) == list("01234")
     cut = found_in(data[: len(data) - len(data) // 10])
@@ -250,15 +289,16 @@ def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_ur
         ("http://a.example/z", None),
     ]
     runtime = write_urls(posted)
-    found = {
+    body_by_name = {
         url[-1]: response.body for url, response in responses(runtime, fetch(runtime, file)).items()
     }
-    assert found == {"x": page("day 110"), "y": page("day 90"), "z": page("day 60")}
+    assert body_by_name == {"x": page("day 110"), "y": page("day 90"), "z": page("day 60")}
 
 
 def response(
     status: int, headers: str = "Content-Type: text/html", body: bytes | None = None
 ) -> bytes:
+    """Return an HTTP response, with a page by default."""
     return f"HTTP/1.1 {status} X\r\n{headers}\r\n\r\n".encode() + (
         page("a") if body is None else body
     )
@@ -289,7 +329,8 @@ ODD: dict[str, tuple[bytes, str | None]] = {
     "large": (response(200, body=page("x" * 5000)), "too_large"),
     "nowhere": (response(301, "Server: x", b""), "bad_redirect"),
     "absent": (b"", "not_archived"),
-    "only": (INTERIM, ""),  # any
+    # Any reason will do.
+    "only": (INTERIM, ""),
 }
 """Blocks of records, each with the reason that there is no page."""
 
@@ -307,11 +348,11 @@ def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_url
         stream.write(damaged[:200] + b"?" + damaged[201:])
     runtime = write_urls([f"{HOST}/{name}" for name in (*ODD, "damaged")])
     manifest = fetch(runtime, file, max_page_bytes=4000, allow_damaged=True)
-    found = {
+    response_by_name = {
         url.rpartition("/")[2]: response for url, response in responses(runtime, manifest).items()
     }
-    assert found.keys() == {name for name, (_, reason) in ODD.items() if reason is None}
-    assert all(response.body.startswith(b"<") for response in found.values())
+    assert response_by_name.keys() == {name for name, (_, reason) in ODD.items() if reason is None}
+    assert all(response.body.startswith(b"<") for response in response_by_name.values())
     reasons = {
         url.rpartition("/")[2]: reason for url, (reason, _) in rejects(runtime, manifest).items()
     }
@@ -324,6 +365,7 @@ def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_url
 
 
 def member(kind: str, content_type: str = "text/plain") -> bytes:
+    """Return a record of another type than a response, as a gzip member."""
     head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:1>\r\nWARC-Target-URI: http://a.example/\r\n"
     head += (
         f"WARC-Date: 2014-01-01T00:00:00Z\r\nContent-Type: {content_type}\r\nContent-Length: "
@@ -371,13 +413,13 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
     runtime = write_urls([f"http://a.example/{i}" for i in range(5)])
     with pytest.raises(UserError) as error:
         fetch(runtime, tmp_path / name)
-    said = str(error.value)
-    assert said.startswith(str(tmp_path / name))
-    assert expected in said
-    assert "\n" not in said
+    message = str(error.value)
+    assert message.startswith(str(tmp_path / name))
+    assert expected in message
+    assert "\n" not in message
     assert (
         "fetch it again and compare its checksum, or take what can be read with --allow_damaged"
-        in said
+        in message
     )
     with caplog.at_level("WARNING", logger="owt"):
         manifest = fetch(runtime, tmp_path / name, allow_damaged=True)
@@ -385,14 +427,14 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
     assert expected in archive["problem"]
     assert archive["problem"] in caplog.text
     assert archive["responses"] == manifest.counts.left
-    assert archive["responses"] in ((2, 4, 5) if expected.startswith("the record") else (0,))
+    # What comes before the damaged record is read, and nothing of a file that is no archive.
+    num_readable = (2, 4, 5) if expected.startswith("the record") else (0,)
+    assert archive["responses"] in num_readable
 
 
 def test_a_copy_by_warcio_can_be_read(testdata: Path, tmp_path: Path) -> None:
-    source, copy = (
-        testdata / "warc" / "warcio" / "example-bad.warc.gz.bad",
-        tmp_path / "copy.warc.gz",
-    )
+    source = testdata / "warc" / "warcio" / "example-bad.warc.gz.bad"
+    copy = tmp_path / "copy.warc.gz"
     with source.open("rb") as file:
         (broken,) = captures(file, source.stat().st_size)
     assert "warcio recompress FILE COPY.warc.gz" in str(broken)
@@ -400,8 +442,8 @@ def test_a_copy_by_warcio_can_be_read(testdata: Path, tmp_path: Path) -> None:
         [sys.executable, "-m", "warcio.cli", "recompress", str(source), str(copy)], check=True
     )
     with copy.open("rb") as file:
-        found = list(captures(file, copy.stat().st_size))
-    assert [isinstance(capture, Capture) for capture in found] == [True, True]
+        readable = list(captures(file, copy.stat().st_size))
+    assert [isinstance(capture, Capture) for capture in readable] == [True, True]
 
 
 def test_archives_may_be_deleted_once_their_pages_are_published(
@@ -411,7 +453,8 @@ def test_archives_may_be_deleted_once_their_pages_are_published(
     folder.mkdir()
     for number, record in enumerate(five_records()[:2]):
         (folder / f"{number}.warc.gz").write_bytes(record)
-    runtime, files = write_urls(["http://a.example/0", "http://a.example/1"]), folder / "*.warc.gz"
+    runtime = write_urls(["http://a.example/0", "http://a.example/1"])
+    files = folder / "*.warc.gz"
     manifest = fetch(runtime, files)
     before = snapshot(Path(runtime.workdir.uri))
     (folder / "0.warc.gz").unlink()

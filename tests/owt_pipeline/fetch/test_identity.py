@@ -8,12 +8,13 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.formats.urls import canonical_url
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Serve
-from tests.owt_pipeline.fetch.conftest import Write
+from tests.owt_pipeline.fetch.conftest import Serve, Write
 from tests.owt_pipeline.fetch.reading import reader, responses
 from tests.owt_pipeline.fetch.test_live import fetch
+from tests.servers.web import DOMAIN, PAGE, Request
 
-POSTED = {  # what is posted behind the host, and what is requested
+# The keys are posted behind the host, and the values are requested.
+POSTED = {
     "/share?u=http%3A%2F%2Fx.org%2F&t=a%20b+c": "/share?u=http%3A%2F%2Fx.org%2F&t=a%20b+c",
     "/share?u=http://y.org/": "/share?u=http://y.org/",
     "/wiki/Caf%E9_(Paris)": "/wiki/Caf%E9_(Paris)",
@@ -57,21 +58,21 @@ def test_pages_are_requested_as_posted_and_found_in_their_warcs(
     server = serve(dict.fromkeys(["echo", "www.upper"], echo))
     runtime = write_urls(urls)
     manifest = fetch(runtime, server)
-    asked = {path for host, path in server.requests if host == "echo"}
+    requested_paths = {path for host, path in server.requests if host == "echo"}
     assert (
         set(POSTED.values()) | {"/ziel-%C3%BC", "/ziel-%FC", "/end?u=http%3A%2F%2Fz.org%2F"}
-        <= asked
+        <= requested_paths
     )
-    found = responses(runtime, manifest)
-    assert set(found) == {canonical_url(url) for url in urls}
+    response_by_url = responses(runtime, manifest)
+    assert set(response_by_url) == {canonical_url(url) for url in urls}
     later = write_urls(urls, "later")
     files = tuple(
         runtime.workdir.path(file.path) for file in reader(runtime, manifest).files("warc")
     )
     again = run_stage(STAGE, Options(pages_from=files), later)[0]
     before, after = (
-        reader(*made).table(columns=["url", "payload_digest"]).sort_by("url")
-        for made in ((runtime, manifest), (later, again))
+        reader(*dataset).table(columns=["url", "payload_digest"]).sort_by("url")
+        for dataset in ((runtime, manifest), (later, again))
     )
     assert before.equals(after)
 

@@ -24,40 +24,37 @@ from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline import progress
-from owt_pipeline.engine.runner import run_stage, run_stages
+from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import Response
-from owt_pipeline.ledger.root import require_manifest
-from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
-from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Serve
-from tests.owt_pipeline.fetch.conftest import Write
+from tests.owt_pipeline.fetch.conftest import Serve, Write
 from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 from tests.owt_pipeline.runs import stage_alone
 from tests.servers.pywb import pywb
+from tests.servers.web import DOMAIN, PAGE, Request, WebServer
 
 PATIENCE = 300.0
 """Seconds until an event that does not come is a failure, on a machine however busy."""
 
 
 @contextlib.contextmanager
-def options_for(server: BadServer, **options: object) -> Iterator[Options]:
+def options_for(server: WebServer, **options: object) -> Iterator[Options]:
     defaults: dict = {
         "resolve": server.rules, "user_agent": AGENT, "host_delay": 0.0,
         "retries": 1, "max_retry_wait": 3.0, "max_page_bytes": 1_000_000,
     }  # fmt: skip
-    with constants({**defaults, **options}) as given:
-        yield Options(**given)
+    with constants({**defaults, **options}) as fetch_options:
+        yield Options(**fetch_options)
 
 
-def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
-    with options_for(server, **options) as given:
-        return run_stage(STAGE, given, runtime)[0]
+def fetch(runtime: Runtime, server: WebServer, **options: object) -> Manifest:
+    with options_for(server, **options) as fetch_options:
+        return run_stage(STAGE, fetch_options, runtime)[0]
 
 
 def outcome(
@@ -139,8 +136,8 @@ async def some_of_each(request: Request) -> None:
         )
 
 
-def _undated(found: dict[str, Response]) -> dict[str, Response]:
-    return {url: dataclasses.replace(response, date=0) for url, response in found.items()}
+def _undated(response_by_url: dict[str, Response]) -> dict[str, Response]:
+    return {url: dataclasses.replace(response, date=0) for url, response in response_by_url.items()}
 
 
 WARCIO_WITH_BROTLI = """
@@ -163,10 +160,10 @@ def test_other_tools_and_later_runs_read_our_warc_files(
     urls = [f"http://some.{DOMAIN}/{path}" for path in paths]
     runtime = write_urls(urls, num_shards=1)
     manifest = fetch(runtime, serve({"some": some_of_each}))
-    found = responses(runtime, manifest)
-    assert {url.rpartition("/")[2]: page.body for url, page in found.items()} == dict.fromkeys(
-        paths, PAGE
-    )
+    response_by_url = responses(runtime, manifest)
+    assert {
+        url.rpartition("/")[2]: page.body for url, page in response_by_url.items()
+    } == dict.fromkeys(paths, PAGE)
     (file,) = (Path(runtime.workdir.uri) / "warc").glob("*/*.warc.gz")
     check = [sys.executable, "-c", WARCIO_WITH_BROTLI, "check", "-v", str(file)]
     checked = subprocess.run(check, capture_output=True, text=True, check=True).stdout
@@ -179,23 +176,24 @@ def test_other_tools_and_later_runs_read_our_warc_files(
         record.verify_block_digest() for record in ArchiveIterator(str(file), parse_http=False)
     )
     later = write_urls(urls, "later", num_shards=1)
-    again = responses(later, run_stage(STAGE, Options(pages_from=(str(file),)), later)[0])
+    later_response_by_url = responses(
+        later, run_stage(STAGE, Options(pages_from=(str(file),)), later)[0]
+    )
     # The target of redirects was answered several times, perhaps in two seconds: the later run
     # takes any of them.
-    assert _undated(again) == _undated(found)
+    assert _undated(later_response_by_url) == _undated(response_by_url)
     with pywb(tmp_path / "pywb", {"pages": file}) as server:
         for path in paths[2:]:
             with urllib.request.urlopen(
                 f"{server}/pages/2026mp_/http://some.{DOMAIN}/{path}"
             ) as answer:
                 body = answer.read()
-                body = (
-                    zstandard.decompress(body) if path == "zstd" else body
-                )  # which pywb leaves to the browser
+                # pywb leaves it to the browser to decompress Zstandard.
+                body = zstandard.decompress(body) if path == "zstd" else body
                 assert b"Some words. Some words." in body, path
 
 
-def command(workdir: str, server: BadServer, host_delay: float = 0.0) -> list[str]:
+def command(workdir: str, server: WebServer, host_delay: float = 0.0) -> list[str]:
     return [
         *stage_alone("fetch"), workdir, "--quiet", "--resolve", *server.rules,
         "--user_agent", AGENT, "--host_delay", str(host_delay), "--max_page_bytes", "1000000",
@@ -207,47 +205,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def test_a_kill_costs_only_the_pages_of_the_last_seconds(serve: Serve, write_urls: Write) -> None:
-    async def answer(request: Request) -> None:
-        asked.append(time.monotonic())
-        if request.path.startswith("/7"):
-            await request.answer(b"", "404 Not Found")
-        else:
-            await request.answer()
-
-    asked: list[float] = []
-    hosts = [f"h{i}" for i in range(8)]
-    server = serve(dict.fromkeys(hosts, answer))
-    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(12)])
-    with subprocess.Popen(command(runtime.workdir.uri, server, 0.8)) as process:
-        wait_until(lambda: len(asked) >= 60)
-        process.send_signal(signal.SIGKILL)
-    killed = time.monotonic()
-    time.sleep(0.3)
-    assert len(asked) < 96
-    manifest = fetch(runtime, server)
-    found, rejects = outcome(runtime, manifest)
-    assert (len(found), len(rejects)) == (88, 8)
-    lost = sum(killed - at < recorder.SEGMENT_SECONDS + 1 for at in asked if at < killed)
-    assert len(asked) - 96 <= lost
-    assert not runtime.workdir.exists("warc/part-00000/attempt")
-    asked.clear()
-    runtime.workdir.delete(*(entry.name for entry in runtime.workdir.list("pages/")))
-    assert pages_again(runtime, server) == manifest.digest
-    assert not asked
-    for path in Path(runtime.workdir.uri).glob("warc/*/*"):
-        assert all(
-            record.verify_block_digest() for record in ArchiveIterator(str(path), parse_http=False)
-        )
-
-
-def pages_again(runtime: Runtime, server: BadServer) -> str:
-    """The digest of pages/ once something has needed it."""
-    with options_for(server) as options:
-        run_stages([(STAGE, options), (EXTRACT, EXTRACT.options())], runtime)
-    return require_manifest(runtime.workdir, "pages").digest
 
 
 def test_ctrl_c_ends_a_crawl_at_once(serve: Serve, write_urls: Write) -> None:
@@ -327,9 +284,11 @@ def test_whatever_a_server_sends_is_a_page_or_has_a_reason(serve: Serve, write_u
     server = serve(dict.fromkeys(hosts, send))
     runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(20)])
     manifest = fetch(runtime, server, retries=0, host_failures=1000)
-    found, rejects = outcome(runtime, manifest)
-    assert len(found) + len(rejects) == 800
-    assert {"connect", "bad_response", "http_404"} <= {reason for reason, _ in rejects.values()}
+    response_by_url, reject_by_url = outcome(runtime, manifest)
+    assert len(response_by_url) + len(reject_by_url) == 800
+    assert {"connect", "bad_response", "http_404"} <= {
+        reason for reason, _ in reject_by_url.values()
+    }
 
 
 def test_a_log_reports_finished_pages_now_and_then(

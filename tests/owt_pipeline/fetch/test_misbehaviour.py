@@ -16,10 +16,10 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.misbehaviour import WAYS
+from tests.servers.web import DOMAIN, WebServer
 
 _HTTPS = {"self-signed", "plain-http-at-https"}
 
@@ -33,7 +33,8 @@ URLS = {
     "http://[::1]/": "blocked_address",
     "http://localhost/": "blocked_address",
     "http://93.184.216.34:22/": "blocked_address",
-    f"http://page.{DOMAIN}:22/": None,  # what --resolve names is allowed on any port
+    # Hosts that --resolve names are allowed on any port.
+    f"http://page.{DOMAIN}:22/": None,
 }
 """The URLs, and the reason why there is no page; None if there is one."""
 
@@ -45,7 +46,7 @@ class Crawl:
     """One run over all hosts that misbehave."""
 
     def __init__(self, folder: Path):
-        server = BadServer({name: answer for name, (answer, _) in WAYS.items()})
+        server = WebServer({name: answer for name, (answer, _) in WAYS.items()})
         try:
             self.runtime = write_urls_to(folder, URLS, num_shards=2)
             started = time.monotonic()
@@ -58,7 +59,7 @@ class Crawl:
         self.rejects = {row["url"]: row for row in reader.table(kind="rejects").to_pylist()}
 
 
-def _fetch(runtime: Runtime, server: BadServer) -> Manifest:
+def _fetch(runtime: Runtime, server: WebServer) -> Manifest:
     options = Options(
         resolve=server.rules, user_agent="TestBot/1.0 "
         "(+mailto:test@bad.test)", host_delay=0.0, timeout=PAGE,
@@ -98,9 +99,8 @@ def test_each_way_to_misbehave_has_the_reason_a_user_expects(
 
 
 def test_the_run_ends_in_time_with_every_url_accounted_for(crawl: Crawl) -> None:
-    assert (
-        crawl.seconds < 60
-    )  # two tries, a backoff, and what robots.txt takes, for all side by side
+    # Two tries, a backoff, and the requests for robots.txt, of all hosts side by side.
+    assert crawl.seconds < 60
     assert crawl.manifest.counts.entered == len(URLS)
     assert crawl.manifest.stats["from_live"] == crawl.manifest.counts.left == len(crawl.pages)
     broken = crawl.rejects[f"https://redirect-to-broken-gzip.{DOMAIN}/"]["detail"]

@@ -12,16 +12,16 @@ import pytest
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.web import live
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
-from tests.owt_pipeline.fetch.conftest import Write
+from tests.owt_pipeline.fetch.conftest import Serve, Write
 from tests.owt_pipeline.fetch.reading import rejects
 from tests.owt_pipeline.fetch.test_live import fetch, page
+from tests.servers.web import DOMAIN, Request, WebServer
 
 HOSTS = [f"h{i}" for i in range(40)]
 URLS = [f"http://{host}.{DOMAIN}/{number}" for host in HOSTS for number in range(3)]
 
 
-def asked(server: BadServer) -> int:
+def num_requests_to(server: WebServer) -> int:
     return sum(count for (_, path), count in server.requests.items() if path != "/robots.txt")
 
 
@@ -42,13 +42,14 @@ def test_without_a_network_no_url_has_an_outcome(
     with monkeypatch.context() as patched:
         patched.setattr(socket, "getaddrinfo", resolver(socket.EAI_AGAIN))
         with pytest.raises(
-            UserError, match=r"hosts in a row gave no answer \(dns .*; the last one: .*continues"
+            UserError,
+            match=r"hosts in a row gave no answer \(dns .*The last failure: .* later to continue",
         ):
             fetch(runtime, server, resolve=(), retries=0)
         assert fetch(small, server, resolve=(), retries=0).counts.rejected == {"dns": 9}
     manifest = fetch(runtime, server, retries=0)
     assert (manifest.counts.left, manifest.counts.rejected) == (len(URLS), {})
-    assert asked(server) == len(URLS)
+    assert num_requests_to(server) == len(URLS)
     assert fetch(small, server, retries=0, retry_failed=True).counts.left == 9, (
         "those of few hosts are retried"
     )
@@ -108,7 +109,7 @@ def test_a_proxy_that_does_not_serve_us_is_an_outage(
         "silence_timeout": 0.5 if proxy == "silent" else 10.0,
     }
     with pytest.raises(
-        UserError, match=rf"hosts in a row gave no answer \({reason} \d+\); the last one: "
+        UserError, match=rf"hosts in a row gave no answer \({reason} \d+\)\. The last failure: "
     ):
         fetch(runtime, server, resolve=(), retries=0, **options)
 
@@ -116,7 +117,7 @@ def test_a_proxy_that_does_not_serve_us_is_an_outage(
 def test_hosts_that_go_away_stop_the_run_which_continues_later(
     serve: Serve, write_urls: Write
 ) -> None:
-    server: BadServer
+    server: WebServer
     is_down = threading.Event()
 
     async def answer(request: Request) -> None:
@@ -124,7 +125,7 @@ def test_hosts_that_go_away_stop_the_run_which_continues_later(
             request.reset()
             return
         await request.answer()
-        if asked(server) == len(URLS) // 2:
+        if num_requests_to(server) == len(URLS) // 2:
             is_down.set()
 
     server = serve({f"robots-{host}": answer for host in HOSTS})
@@ -135,7 +136,8 @@ def test_hosts_that_go_away_stop_the_run_which_continues_later(
     server.requests.clear()
     manifest = fetch(runtime, server, retries=0, host_delay=0.0)
     assert (manifest.counts.left, manifest.counts.rejected) == (len(URLS), {})
-    assert asked(server) <= len(URLS) // 2 + len(HOSTS)  # those in flight when the hosts went away
+    # The requests in flight when the hosts went away are repeated.
+    assert num_requests_to(server) <= len(URLS) // 2 + len(HOSTS)
 
 
 def test_dead_hosts_next_to_one_that_answers_are_no_outage(serve: Serve, write_urls: Write) -> None:
@@ -160,7 +162,7 @@ def test_a_host_that_is_always_busy_is_closed_and_retried_once(
     manifest = fetch(write_urls(urls, num_shards=1), server, retries=3)
     reason = f"http_{status[:3]}"
     assert (manifest.counts.left, manifest.counts.rejected) == (30, {reason: 30})
-    assert asked(server) - 30 == live._MAX_BUSY + 1
+    assert num_requests_to(server) - 30 == live._MAX_BUSY + 1
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_a_host_that_is_closed_rests_as_long_as_it_asks(
     manifest = fetch(runtime, server, retries=3)
     assert manifest.counts.rejected == {"http_503": 9}
     assert num_requests == live._MAX_BUSY + num_more
-    details = [found for _, found in rejects(runtime, manifest).values()]
+    details = [reject_detail for _, reject_detail in rejects(runtime, manifest).values()]
     assert details.count(detail) >= 8 - num_more
 
 

@@ -36,14 +36,14 @@ URLS = [f"http://a{n}.example/x" for n in range(30)]
 
 @pytest.fixture
 def archive(commoncrawl: CommonCrawl) -> CommonCrawl:
-    """Common Crawl with a page of each of URLS, in a file of its own."""
+    """Serve Common Crawl with a page of each of URLS, in a file of its own."""
     for n, url in enumerate(URLS):
         commoncrawl.add({url: n})
     return commoncrawl
 
 
 def half(answer: Answer) -> Way:
-    """This answer to half of the requests, by chance."""
+    """Return this answer to half of the requests, by chance."""
     return lambda path, count: answer if random.Random(f"{path} {count}").random() < 0.5 else None
 
 
@@ -69,9 +69,8 @@ def test_an_archive_that_is_down_stops_the_run(
         archive.fetch(runtime, archive_retries=2, archive_failures=3)
     assert read_manifest(runtime.workdir, "pages") is None
     archive.way = lambda path, count: None
-    archive.files.update(
-        {name: b"" for name in archive.files if INDEX in name}
-    )  # the join is finished
+    # The join is finished, so the index is not read again.
+    archive.files.update({name: b"" for name in archive.files if INDEX in name})
     manifest = archive.fetch(runtime)
     assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
 
@@ -96,24 +95,28 @@ def test_after_an_unreadable_capture_the_next_best_is_read(
             commoncrawl.add({url: moment})
     nearest = {f"/data/crawl-data/{CRAWLS[0]}/warc/{2 * n}.warc.gz" for n in range(0, 10, 3)}
 
-    def amiss(path: str, count: int) -> Answer | None:
+    def x(path: str, count: int) -> Answer | None:
         if path not in nearest:
             return None
         content = commoncrawl.files[path.removeprefix("/data/")]
-        about = {"Content-Range": f"bytes 0-{len(content) - 1}/{len(content)}"}
+        headers = {"Content-Range": f"bytes 0-{len(content) - 1}/{len(content)}"}
         return {
             "missing": Answer(404, b"NoSuchKey"),
-            "cut short": Answer(206, content[: len(content) // 2], about),
-            "cut off": Answer(206, content, about, sent=len(content) // 2),
+            "cut short": Answer(206, content[: len(content) // 2], headers),
+            "cut off": Answer(206, content, headers, sent=len(content) // 2),
             "always busy": Answer(503),
         }[damage]
 
-    commoncrawl.way = amiss
+    commoncrawl.way = x
     manifest = commoncrawl.fetch(
         runtime := write_urls([(url, 100) for url in urls]), archive_retries=2
     )
-    found = {answer.url: answer.body.decode() for answer in responses(runtime, manifest).values()}
-    assert found == {url: f"<p>{url} at {100 if n % 3 else 200}" for n, url in enumerate(urls)}
+    body_by_url = {
+        response.url: response.body.decode() for response in responses(runtime, manifest).values()
+    }
+    assert body_by_url == {
+        url: f"<p>{url} at {100 if n % 3 else 200}" for n, url in enumerate(urls)
+    }
 
 
 REDIRECTED = {
@@ -128,20 +131,20 @@ REDIRECTED = {
     "http://a.example/gone": (404, ""),
     "http://a.example/both": (200, ""),
 }
-ASKED = [
+REQUESTED = [
     (f"http://a.example/{name}", 5)
     for name in ("old", "https", "lost", "loop", "mail", "gone", "both")
 ]
 
 
-@pytest.mark.parametrize("way", ["archive", "wayback"])
+@pytest.mark.parametrize("source", ["archive", "wayback"])
 def test_redirects_are_followed_within_an_archive(
-    way: str, wayback: Wayback, write_urls: Write, tmp_path: Path
+    source: str, wayback: Wayback, write_urls: Write, tmp_path: Path
 ) -> None:
-    captures = [(url, AT, *about) for url, about in REDIRECTED.items()]
+    captures = [(url, AT, *status_and_target) for url, status_and_target in REDIRECTED.items()]
     captures.append(("http://a.example/both", AT - DAY, 301, "http://a.example/new"))
-    runtime = write_urls(ASKED)
-    if way == "wayback":
+    runtime = write_urls(REQUESTED)
+    if source == "wayback":
         for url, moment, status, target in captures:
             wayback.captures[url, moment] = b"" if target else b"<p>page"
             wayback.statuses[url, moment] = status, target
@@ -156,12 +159,12 @@ def test_redirects_are_followed_within_an_archive(
                     )
                 )
         manifest = files_of(runtime, str(tmp_path / "a.warc.gz"))
-    found = responses(runtime, manifest)
-    assert {url: answer.url for url, answer in found.items()} == {
+    response_by_url = responses(runtime, manifest)
+    assert {url: response.url for url, response in response_by_url.items()} == {
         "https://a.example/old": "https://b.example/newest",
         "https://a.example/both": "http://a.example/both",
     }
-    details = {url.rpartition("/")[2]: shown for url, shown in rejects(runtime, manifest).items()}
+    details = {url.rpartition("/")[2]: reject for url, reject in rejects(runtime, manifest).items()}
     assert details["https"] == (
         "not_archived",
         "archived is only a redirect to another spelling of the URL",
@@ -171,15 +174,16 @@ def test_redirects_are_followed_within_an_archive(
     )
     assert details["loop"][0] == "redirect_loop"
     assert details["mail"] == ("bad_redirect", "a redirect to no URL that could be archived")
-    assert details["gone"][0] == ("not_archived" if way == "wayback" else "http_404")
+    assert details["gone"][0] == ("not_archived" if source == "wayback" else "http_404")
     assert why_fetched(runtime, "http://a.example/gone")["detail"] == details["gone"][1]
     # The run's own files have the pages, and the redirects that led to them.
     files = [runtime.workdir.path(file.path) for file in reader(runtime, manifest).files("warc")]
-    again = write_urls(ASKED, "again")
-    assert responses(again, files_of(again, *files)) == found
+    again = write_urls(REQUESTED, "again")
+    assert responses(again, files_of(again, *files)) == response_by_url
 
 
 def files_of(runtime: Runtime, *files: str) -> Manifest:
+    """Fetch the pages of archive files."""
     return run_stage(STAGE, Options(pages_from=files), runtime)[0]
 
 
@@ -208,6 +212,6 @@ def test_captures_with_tracking_parameters_are_found(
     }
     for name, fetch in ways.items():
         runtime = write_urls(posted, name)
-        found = {found.url for found in responses(runtime, fetch(runtime)).values()}
-        # The Wayback Machine is asked for the canonical URL and for the posted one.
-        assert found == set(urls[2:] if name == "wayback" else urls), name
+        final_urls = {page.url for page in responses(runtime, fetch(runtime)).values()}
+        # The Wayback Machine is searched for the canonical URL and for the posted one.
+        assert final_urls == set(urls[2:] if name == "wayback" else urls), name

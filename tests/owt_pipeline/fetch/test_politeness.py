@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import socket
-import ssl
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +16,10 @@ from yarl import URL
 
 from owt_pipeline.stages.fetch.answers import HttpResponse
 from owt_pipeline.stages.fetch.web.live import Cookies
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
-from tests.owt_pipeline.fetch.conftest import Write
+from tests.owt_pipeline.fetch.conftest import Serve, Write
 from tests.owt_pipeline.fetch.reading import rejects, responses
 from tests.owt_pipeline.fetch.test_live import fetch, outcome, page
+from tests.servers.web import DOMAIN, Request, WebServer, forward
 
 
 def test_a_host_gets_one_request_in_its_delay_and_one_connection(
@@ -43,24 +39,22 @@ def test_a_host_gets_one_request_in_its_delay_and_one_connection(
     manifest = fetch(runtime, server, host_delay=0.3)
     assert manifest.counts.left == 80
     in_all = max(map(max, times.values())) - min(map(min, times.values()))
-    assert (
-        sum(max(of_host) - min(of_host) for of_host in times.values()) > 2 * in_all
-    )  # hosts side by side
+    # The hosts get their requests side by side.
+    assert sum(max(of_host) - min(of_host) for of_host in times.values()) > 2 * in_all
     gaps = [b - a for host in hosts for a, b in itertools.pairwise(times[host])]
-    assert statistics.median(gaps) > 0.28, (
-        gaps
-    )  # a busy server notes some late, and then the next gap is shorter
+    # A busy server notes some requests late, and then the next gap is shorter.
+    assert statistics.median(gaps) > 0.28, gaps
     for host in hosts:
         assert all(at - started >= 0.3 * number for number, at in enumerate(times[host])), times[
             host
         ]
-    assert server.most_open <= len(hosts)
+    assert server.max_open <= len(hosts)
 
 
 def test_robots_txt_is_requested_once_and_obeyed(serve: Serve, write_urls: Write) -> None:
     times: list[float] = []
 
-    async def answer(request: Request) -> None:
+    async def serve_rules(request: Request) -> None:
         if request.path == "/robots.txt":
             rules = (
                 b"User-agent: testbot\nCrawl-delay: 0.4\nDisallow: /private\nAllow: /private/but\n"
@@ -70,15 +64,20 @@ def test_robots_txt_is_requested_once_and_obeyed(serve: Serve, write_urls: Write
             times.append(time.monotonic())
             await request.answer()
 
-    server = serve({"robots-some": answer})
+    server = serve({"robots-some": serve_rules})
     paths = ["private", "private/x", "private/but/this", "public", "x"]
     runtime = write_urls([f"http://robots-some.{DOMAIN}/{path}" for path in paths])
-    found, rejects = outcome(runtime, fetch(runtime, server))
-    assert {url.partition(f"{DOMAIN}/")[2] for url in found} == {"private/but/this", "public", "x"}
-    assert {reason for reason, _ in rejects.values()} == {"robots"}
+    response_by_url, reject_by_url = outcome(runtime, fetch(runtime, server))
+    assert {url.partition(f"{DOMAIN}/")[2] for url in response_by_url} == {
+        "private/but/this",
+        "public",
+        "x",
+    }
+    assert {reason for reason, _ in reject_by_url.values()} == {"robots"}
     assert server.requests["robots-some", "/robots.txt"] == 1
     assert server.requests["robots-some", "/private"] == 0
-    assert times[-1] - times[0] > 0.7  # the first may be noted late
+    # The first request may be noted late.
+    assert times[-1] - times[0] > 0.7
 
 
 def test_a_dead_host_is_given_up(serve: Serve, write_urls: Write) -> None:
@@ -90,7 +89,8 @@ def test_a_dead_host_is_given_up(serve: Serve, write_urls: Write) -> None:
     _, rejects = outcome(runtime, fetch(runtime, server, host_failures=3, silence_timeout=0.3))
     assert {reason for reason, _ in rejects.values()} == {"timeout"}
     given_up = sum("given up after 3 failures" in detail for _, detail in rejects.values())
-    assert given_up == 49  # at the end, one is tried again
+    # At the end of the shard, one is requested again.
+    assert given_up == 49
     assert sum(server.requests.values()) == 5
 
 
@@ -124,9 +124,8 @@ def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
     runtime = write_urls(urls, num_shards=1)
     manifest = fetch(runtime, server)
     assert (manifest.counts.left, manifest.counts.rejected) == (5, {"http_429": 5})
-    assert (
-        sum(count for (host, _), count in server.requests.items() if host == "closed") == 2
-    )  # one is for robots.txt
+    # One of these requests is for robots.txt.
+    assert sum(count for (host, _), count in server.requests.items() if host == "closed") == 2
     details = sorted(detail for _, detail in rejects(runtime, manifest).values())
     assert details == ["not asked: the host answered 429 and asked for 3,600 s"] * 5
 
@@ -142,7 +141,7 @@ def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
         ("https://evil.example/", set()),
     ],
 )
-def test_cookies_are_sent_only_where_they_were_set_for(asked: str, sent: set[str]) -> None:
+def test_cookies_are_sent_only_where_they_were_set_for(url: str, expected: set[str]) -> None:
     headers = [
         ("Set-Cookie", "a=1; Path=/"), ("set-cookie", "b=2; Path=/sub; Expires=Thu, 01 Jan 2099 "
         "00:00:00 GMT"),
@@ -151,78 +150,57 @@ def test_cookies_are_sent_only_where_they_were_set_for(asked: str, sent: set[str
 
     async def header() -> str | None:
         cookies = Cookies()
-        assert cookies.header(URL(asked)) is None
+        assert cookies.header(URL(url)) is None
         cookies.take(HttpResponse("https://www.a.example/x", 302, headers, b"", b"", 1))
-        return cookies.header(URL(asked))
+        return cookies.header(URL(url))
 
-    assert set(filter(None, (asyncio.run(header()) or "").split("; "))) == sent
+    assert set(filter(None, (asyncio.run(header()) or "").split("; "))) == expected
 
 
-class Proxy:
-    """An HTTP proxy on loopback for one server, plain or by CONNECT; it notes the requests."""
+class Proxy(WebServer):
+    """An HTTP proxy in front of another web server, plain or by CONNECT, that wants a password.
 
-    def __init__(self, server: BadServer, tls: bool = False):
+    Attributes:
+      server: the server behind it.
+      proxy_url: its URL with the password.
+      request_lines: method and target of each request.
+    """
+
+    def __init__(self, server: WebServer, has_tls: bool = False):
+        super().__init__({"": self._pass_on})
         self.server = server
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
-        if context is not None:
-            context.load_cert_chain(Path(__file__).with_name("self_signed.pem"))
-        self.asked: list[str] = []
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        start = asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context)
-        self._listening = asyncio.run_coroutine_threadsafe(start, self._loop).result(10)
-        self.url = (
-            f"http{'s' * tls}://me:secret@127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
-        )
+        self.request_lines: list[str] = []
+        self.proxy_url = f"http://me:secret@127.0.0.1:{self.port}"
+        if has_tls:
+            self.proxy_url = f"https://me:secret@127.0.0.1:{self.tls_port}"
 
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._listening.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            method, target, _ = head.split(" ", 2)
-            self.asked.append(f"{method} {target}")
-            assert "\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n" in head
-            port = self.server.tls_port if method == "CONNECT" else self.server.port
-            if "refused" in target:
-                writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
-                return
-            upstream, sink = await asyncio.open_connection("127.0.0.1", port)
-            if method == "CONNECT":
-                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            else:
-                url = URL(target)
-                sink.write(head.replace(target, url.raw_path_qs).encode())
-            await asyncio.gather(self._pass_on(reader, sink), self._pass_on(upstream, writer))
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-        writer.close()
+    async def _pass_on(self, request: Request) -> None:
+        self.request_lines.append(f"{request.method} {request.path}")
+        assert request.headers["proxy-authorization"] == "Basic bWU6c2VjcmV0"
+        if "refused" in request.path:
+            await request.answer(b"", 403)
+            request.close()
+        else:
+            await forward(self.server.port, self.server.tls_port)(request)
 
 
 BEHIND_PROXY = ["inside", "printer.local", "metadata.google.internal"]
 
 
-def no_names(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[tuple]:
+def no_names(original: Callable[..., list[tuple]], host: str, *arguments: Any) -> list[tuple]:
     """A resolver that is asked for no name but those that go without the proxy."""
     assert host.endswith(".invalid") or not host[0].isalpha(), host
     if host[0].isalpha():
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    return original(host, *how)
+    return original(host, *arguments)
 
 
 @pytest.fixture
 def proxy(serve: Serve, request: pytest.FixtureRequest) -> Iterator[Proxy]:
-    proxy = Proxy(
-        serve(dict.fromkeys(["plain", "tls", "refused", *BEHIND_PROXY], page)),
-        getattr(request, "param", False),
-    )
-    yield proxy
-    proxy.close()
+    """Serve a proxy, with TLS if the parameter is true, in front of a server of pages."""
+    server = serve(dict.fromkeys(["plain", "tls", "refused", *BEHIND_PROXY], page))
+    with Proxy(server, request.param) as proxy:
+        yield proxy
 
 
 @pytest.mark.parametrize("proxy", [False, True], ids=["http", "https"], indirect=True)
@@ -234,8 +212,8 @@ def test_requests_go_through_a_proxy(
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     if named_by == "environment":
-        monkeypatch.setenv("http_proxy", proxy.url)
-        monkeypatch.setenv("https_proxy", proxy.url)
+        monkeypatch.setenv("http_proxy", proxy.proxy_url)
+        monkeypatch.setenv("https_proxy", proxy.proxy_url)
     monkeypatch.setenv("no_proxy", "nowhere.invalid")
     urls = [
         f"http://plain.{DOMAIN}/a?b=c",
@@ -251,7 +229,7 @@ def test_requests_go_through_a_proxy(
     options = {
         "resolve": (),
         "verify_tls": False,
-        "proxy": proxy.url if named_by == "option" else "",
+        "proxy": proxy.proxy_url if named_by == "option" else "",
     }
     manifest = fetch(runtime, proxy.server, **options)
     assert {
@@ -261,12 +239,22 @@ def test_requests_go_through_a_proxy(
         f"https://tls.{DOMAIN}",
         *(f"https://{name}/" for name in BEHIND_PROXY),
     }
-    found = {url.split("/")[2]: answer for url, answer in rejects(runtime, manifest).items()}
-    found["refused"] = found.pop(f"refused.{DOMAIN}")
-    assert found.pop("refused") == ("connect", "robots.txt: the proxy refuses: 403 Forbidden")
-    assert found.pop("nowhere.invalid")[0] == "dns"  # asked without the proxy
-    assert {name: reason for name, (reason, _) in found.items()} == dict.fromkeys(
+    reject_by_host = {
+        url.split("/")[2]: reject for url, reject in rejects(runtime, manifest).items()
+    }
+    reject_by_host["refused"] = reject_by_host.pop(f"refused.{DOMAIN}")
+    assert reject_by_host.pop("refused") == (
+        "connect",
+        "robots.txt: the proxy refuses: 403 Forbidden",
+    )
+    # It is looked up without the proxy, as no_proxy wants it.
+    assert reject_by_host.pop("nowhere.invalid")[0] == "dns"
+    assert {name: reason for name, (reason, _) in reject_by_host.items()} == dict.fromkeys(
         ["10.0.0.1", "2130706433", "0x7f.1", "[::1]", "localhost"], "blocked_address"
     )
-    assert not any(name in target for target in proxy.asked for name in (*found, "nowhere"))
-    assert {f"GET http://plain.{DOMAIN}/robots.txt", f"CONNECT tls.{DOMAIN}:443"} < set(proxy.asked)
+    assert not any(
+        name in target for target in proxy.request_lines for name in (*reject_by_host, "nowhere")
+    )
+    assert {f"GET http://plain.{DOMAIN}/robots.txt", f"CONNECT tls.{DOMAIN}:443"} < set(
+        proxy.request_lines
+    )

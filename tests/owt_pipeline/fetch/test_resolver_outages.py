@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from owt_pipeline.errors import UserError
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
-from tests.owt_pipeline.fetch.conftest import Write
+from tests.owt_pipeline.fetch.conftest import Serve, Write
 from tests.owt_pipeline.fetch.test_live import fetch, page
+from tests.servers.web import DOMAIN, Request, WebServer
 
 NUM_HOSTS = 40
 HOSTS = [f"h{number}" for number in range(NUM_HOSTS)]
@@ -43,7 +43,7 @@ def failing(hosts: list[str], number: int = socket.EAI_AGAIN) -> dict[str, int]:
     return dict.fromkeys(hosts, number)
 
 
-def urls_of(server: BadServer, hosts: list[str] = HOSTS) -> list[str]:
+def urls_of(server: WebServer, hosts: list[str] = HOSTS) -> list[str]:
     return [f"http://{host}.{DOMAIN}:{server.port}/{number}" for host in hosts for number in (1, 2)]
 
 

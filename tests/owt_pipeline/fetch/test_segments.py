@@ -62,7 +62,7 @@ ROOT = Root(generations=[Generation("collect", 0, 1)])
 
 
 def answered(run: Path, ids: Iterable[int], shard: int = 0, root: Root = ROOT) -> SegmentReader:
-    """What `live` has answered to these URLs of a shard."""
+    """Return the results of `live` for these URLs of a shard."""
     return SegmentReader(
         Storage(str(run)), root, shard, "live-0123abcd", np.array([*ids], np.uint64)
     )
@@ -71,11 +71,12 @@ def answered(run: Path, ids: Iterable[int], shard: int = 0, root: Root = ROOT) -
 def writer(
     run: Path, shard: int = 0, root: Root = ROOT, *, is_last_try: bool = True
 ) -> SegmentWriter:
+    """Return a writer of further segments of a shard."""
     return answered(run, [], shard, root).writer({"software": "a test"}, is_last_try=is_last_try)
 
 
 def write(run: Path, attempts: Iterable[dict[int, FetchResult]], per_segment: int = 3) -> None:
-    """Write the answers of each attempt, so many per segment."""
+    """Write the answers of each attempt, `per_segment` in each segment."""
     for answers in attempts:
         segments = writer(run)
         for count, (url_id, answer) in enumerate(answers.items(), 1):
@@ -85,29 +86,31 @@ def write(run: Path, attempts: Iterable[dict[int, FetchResult]], per_segment: in
         segments.flush()
 
 
-def read_back(run: Path, found: SegmentReader) -> dict[int, tuple[object, ...]]:
-    """What was answered to each URL: why there is no page, or its columns and its record."""
+def read_back(run: Path, reader: SegmentReader) -> dict[int, tuple[object, ...]]:
+    """Return the answer for each URL: why there is no page, or its columns and its record."""
     read = Storage(str(run)).read_range
     return {
         row["url_id"]: (row["reason"], row["detail"])
         if row["reason"]
         else (*(row[name] for name in INDEXED), read(row["segment"], row["offset"], row["length"]))
-        for row in rows_of(found)
+        for row in rows_of(reader)
     }
 
 
-def rows_of(found: SegmentReader) -> list[dict[str, Any]]:
-    return found.rows(np.union1d(found.ids, found.postponed)).to_pylist()
+def rows_of(reader: SegmentReader) -> list[dict[str, Any]]:
+    """Return the rows of all results, final or not."""
+    return reader.rows(np.union1d(reader.ids, reader.postponed)).to_pylist()
 
 
-def no_pages(found: SegmentReader) -> dict[int, tuple[str, str]]:
-    """Reason and detail of the answers that are no pages."""
+def no_pages(reader: SegmentReader) -> dict[int, tuple[str, str]]:
+    """Return reason and detail of the failures."""
     return {
-        row["url_id"]: (row["reason"], row["detail"]) for row in rows_of(found) if row["reason"]
+        row["url_id"]: (row["reason"], row["detail"]) for row in rows_of(reader) if row["reason"]
     }
 
 
 def expected_of(answer: FetchResult) -> tuple[object, ...]:
+    """Return the answer in the form of `read_back`."""
     if isinstance(answer, FetchFailure):
         return str(answer.reason), answer.detail
     return *(getattr(answer, name) for name in INDEXED), answer.record
@@ -124,16 +127,17 @@ def test_results_are_read_back_as_they_were_written(
         expected = {
             url_id: answer for answers in reversed(attempts) for url_id, answer in answers.items()
         }
-        found = answered(run, {*expected, 12345})
-        assert found.ids.tolist() == sorted(expected)
-        assert set(found.pages.tolist()) == {
+        reader = answered(run, {*expected, 12345})
+        assert reader.ids.tolist() == sorted(expected)
+        assert set(reader.pages.tolist()) == {
             i for i, answer in expected.items() if isinstance(answer, Page)
         }
-        assert read_back(run, found) == {
+        assert read_back(run, reader) == {
             url_id: expected_of(answer) for url_id, answer in expected.items()
         }
-        some = sorted(expected)[::2]
-        assert answered(run, some).ids.tolist() == some, "other URLs are another shard's"
+        # The other URLs in these segments are in another shard by now.
+        every_second_id = sorted(expected)[::2]
+        assert answered(run, every_second_id).ids.tolist() == every_second_id
 
 
 numbers = st.lists(st.integers(0, 20) | st.integers(0, (1 << 64) - 1), max_size=20).map(
@@ -142,8 +146,8 @@ numbers = st.lists(st.integers(0, 20) | st.integers(0, (1 << 64) - 1), max_size=
 
 
 @given(numbers, numbers)
-def test_ids_are_looked_up_among_ascending_ones(ids: np.ndarray, known: np.ndarray) -> None:
-    assert isin_sorted(ids, np.sort(known)).tolist() == np.isin(ids, known).tolist()
+def test_ids_are_looked_up_among_ascending_ones(ids: np.ndarray, known_ids: np.ndarray) -> None:
+    assert isin_sorted(ids, np.sort(known_ids)).tolist() == np.isin(ids, known_ids).tolist()
 
 
 @settings(max_examples=50, deadline=None)
@@ -157,12 +161,13 @@ def test_a_damaged_segment_loses_only_its_own_answers(
         (path,) = run.glob("warc/part-00000/*")
         content = path.read_bytes()
         at %= len(content)
-        path.write_bytes(content[:at] + junk)  # as a bad disk may have it
-        other = max(answers) ^ 1
-        write(run, [{other: FetchFailure(Reason.DNS, "no such name")}])
+        # The rest of the file is lost, and something else may follow, as on a bad disk.
+        path.write_bytes(content[:at] + junk)
+        other_id = max(answers) ^ 1
+        write(run, [{other_id: FetchFailure(Reason.DNS, "no such name")}])
         if path.stat().st_size != len(content):
-            assert read_back(run, answered(run, {*answers, other})) == {
-                other: ("dns", "no such name")
+            assert read_back(run, answered(run, {*answers, other_id})) == {
+                other_id: ("dns", "no such name")
             }
 
 
@@ -171,30 +176,31 @@ def test_a_temporary_failure_counts_until_the_next_request(tmp_path: Path) -> No
     assert not segments.append(1, FetchFailure(Reason.TIMEOUT, "slow"))
     assert segments.append(2, FetchFailure(Reason.HTTP_404, "gone"))
     segments.flush()
-    found = answered(tmp_path, [1, 2])
-    assert (found.ids.tolist(), found.postponed.tolist()) == ([2], [1])
+    reader = answered(tmp_path, [1, 2])
+    assert (reader.ids.tolist(), reader.postponed.tolist()) == ([2], [1])
     write(tmp_path, [{1: FetchFailure(Reason.CONNECT, "down")}])
-    found.load()
-    assert (found.ids.tolist(), no_pages(found)[1][0]) == ([1, 2], "connect"), (
+    reader.load()
+    assert (reader.ids.tolist(), no_pages(reader)[1][0]) == ([1, 2], "connect"), (
         "what is final counts"
     )
-    again = Root(generations=ROOT.generations, rounds={"0": 1})
-    found = answered(tmp_path, [1, 2], root=again)
-    assert (found.ids.tolist(), found.failed_before.tolist()) == ([2], [1])
-    segments = writer(tmp_path, root=again)
+    next_round = Root(generations=ROOT.generations, rounds={"0": 1})
+    reader = answered(tmp_path, [1, 2], root=next_round)
+    assert (reader.ids.tolist(), reader.failed_before.tolist()) == ([2], [1])
+    segments = writer(tmp_path, root=next_round)
     segments.append(1, FetchFailure(Reason.TIMEOUT, "still"))
     segments.flush()
-    assert no_pages(answered(tmp_path, [1, 2], root=again))[1] == ("timeout", "still")
+    assert no_pages(answered(tmp_path, [1, 2], root=next_round))[1] == ("timeout", "still")
 
 
 def test_a_host_s_segments_are_found_in_all_generations(tmp_path: Path) -> None:
     sizes = (8, 12, 1, 16)
-    firsts = [sum(sizes[:n]) for n in range(len(sizes))]
-    root = Root(
-        generations=[Generation("collect", *each) for each in zip(firsts, sizes, strict=True)]
-    )
+    first_shards = [sum(sizes[:n]) for n in range(len(sizes))]
+    generations = [
+        Generation("collect", first, size) for first, size in zip(first_shards, sizes, strict=True)
+    ]
+    root = Root(generations=generations)
     for home in (*range(60), 12345678901):
-        shards = [first + home % size for first, size in zip(firsts, sizes, strict=True)]
+        shards = [first + home % size for first, size in zip(first_shards, sizes, strict=True)]
         assert all(set(shards) <= set(shards_with_hosts_of(root, shard)) for shard in shards)
     assert shards_with_hosts_of(root, 3) == [3, 8 + 3, 8 + 7, 8 + 11, 20, 21 + 3, 21 + 11]
     segments = writer(tmp_path, 3, root)
@@ -209,6 +215,7 @@ def test_a_host_s_segments_are_found_in_all_generations(tmp_path: Path) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the times after which a segment is written and a lease is abandoned."""
     monkeypatch.setattr(recorder, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(recorder, "SEGMENT_SECONDS", 0.3)
 
@@ -220,7 +227,8 @@ NOTHING = FetchFailure(Reason.DNS, "no such name")
 def test_a_superseded_lease_stops_and_loses_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, check = threading.Event(), ShardLease.check
+    taken = threading.Event()
+    check = ShardLease.check
 
     def look(attempt: ShardLease) -> None:
         try:
@@ -265,7 +273,8 @@ def test_a_superseded_lease_waits_for_the_other_one(tmp_path: Path, ends: bool) 
         first.begin()
         second.begin()
         waiting = asyncio.ensure_future(first.wait_for_other())
-        for number in range(5):  # for longer than its patience
+        # It waits for longer than its patience, because the other one writes segments.
+        for number in range(5):
             run.create(f"warc/part-00000/{number}", b"a segment")
             await asyncio.sleep(0.4)
             assert not waiting.done()
@@ -289,18 +298,18 @@ def test_the_order_of_results_does_not_change_a_shards_bytes(
     urls = DatasetReader.open(runtime.workdir, "urls").table()
     ids = sorted(urls["url_id"].to_pylist())
 
-    def read(some: np.ndarray) -> pa.Table:
-        return urls.filter(pc.is_in(urls["url_id"], pa.array(some)))
+    def read(wanted_ids: np.ndarray) -> pa.Table:
+        return urls.filter(pc.is_in(urls["url_id"], pa.array(wanted_ids)))
 
-    known: list[FetchResult] = [
+    results: list[FetchResult] = [
         Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i)
         for i in range(3)
     ]
-    known.append(FetchFailure(Reason.DNS, "no such name"))
+    results.append(FetchFailure(Reason.DNS, "no such name"))
     written = set()
     for number, order in enumerate(itertools.permutations(range(4))):
         run = tmp_path / f"run{number}"
-        write(run, [{ids[i]: known[i] for i in order}], 1 + number % 4)
+        write(run, [{ids[i]: results[i] for i in order}], 1 + number % 4)
         folder = Storage(str(run))
         outputs = {"": DATASETS["pages"].schema}
         with ShardWriter(

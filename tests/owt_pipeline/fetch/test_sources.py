@@ -29,10 +29,10 @@ from owt_pipeline.stages.fetch.recorder import until_stopped, with_client
 from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.stages.fetch.web.live import rows_by_host
 from tests.owt_pipeline.fetch.archive_server import AGENT, HTML, Wayback
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
+from tests.servers.web import DOMAIN, Request, WebServer
 
 NAMES = ("live", "archive", "commoncrawl", "wayback")
 ORDERS = [
@@ -46,7 +46,7 @@ CRAWL = "CC-MAIN-2014-20"
 
 
 async def answer(request: Request) -> None:
-    """A page if the path names the live web."""
+    """Answer with a page if the path names the live web."""
     if "live" in request.path:
         await request.answer()
     else:
@@ -54,30 +54,30 @@ async def answer(request: Request) -> None:
 
 
 @pytest.fixture
-def servers() -> Iterator[tuple[BadServer, Wayback]]:
-    live, archive = BadServer({"some": answer}), Wayback()
-    yield live, archive
-    live.close()
-    archive.close()
+def servers() -> Iterator[tuple[WebServer, Wayback]]:
+    """Serve a live web and a Wayback Machine."""
+    with WebServer({"some": answer}) as live, Wayback() as archive:
+        yield live, archive
 
 
 def test_the_first_source_that_has_a_page_wins(
-    servers: tuple[BadServer, Wayback], write_urls: Write, tmp_path: Path
+    servers: tuple[WebServer, Wayback], write_urls: Write, tmp_path: Path
 ) -> None:
     live, archive = servers
     file = tmp_path / "some.warc.gz"
-    holders = [set(some) for n in range(5) for some in itertools.combinations(NAMES, n)]
+    # A page for each set of sources that have it, whose names are in its path.
+    combinations = [set(names) for n in range(5) for names in itertools.combinations(NAMES, n)]
     captures = []
-    paths = {"-".join(sorted(some)) or "nowhere": some for some in holders}
-    for path, some in paths.items():
+    sources_by_path = {"-".join(sorted(names)) or "nowhere": names for names in combinations}
+    for path, sources in sources_by_path.items():
         record = response_record(f"{HOST}/{path}", AT, "HTTP/1.1 200 OK", HTML, b"<p>archived")
-        if "archive" in some:
+        if "archive" in sources:
             with open(file, "ab") as stream:
                 stream.write(record)
-        if "commoncrawl" in some:
+        if "commoncrawl" in sources:
             archive.files[path] = record
             captures.append(row(f"{HOST}/{path}", AT, path, 0, len(record)))
-        if "wayback" in some:
+        if "wayback" in sources:
             archive.captures[f"{HOST}/{path}", AT] = b"<p>archived"
     index: dict[str, bytes] = {}
     publish(index, {CRAWL: table(captures)})
@@ -86,8 +86,8 @@ def test_the_first_source_that_has_a_page_wins(
         (tmp_path / name).write_bytes(content)
     for order in ORDERS:
         live.requests.clear()
-        archive.requests.clear()
-        runtime = write_urls([f"{HOST}/{path}" for path in paths], "-".join(order))
+        archive.num_by_path.clear()
+        runtime = write_urls([f"{HOST}/{path}" for path in sources_by_path], "-".join(order))
         options = Options(
             sources=order,
             pages_from=(str(file),),
@@ -107,38 +107,42 @@ def test_the_first_source_that_has_a_page_wins(
         )
         manifest = run_stage(STAGE, options, runtime)[0]
         pages = reader(runtime, manifest).table().to_pylist()
-        won = {page["url"].rpartition("/")[2]: page["source"] for page in pages}
-        held = {path: some.intersection(order) for path, some in paths.items()}
-        assert won == {path: min(some, key=order.index) for path, some in held.items() if some}
+        winner_by_path = {page["url"].rpartition("/")[2]: page["source"] for page in pages}
+        first_source_by_path = {
+            path: min(sources.intersection(order), key=order.index)
+            for path, sources in sources_by_path.items()
+            if sources.intersection(order)
+        }
+        assert winner_by_path == first_source_by_path
         for name in order:
-            assert manifest.stats[f"from_{name}"] == list(won.values()).count(name)
+            assert manifest.stats[f"from_{name}"] == list(winner_by_path.values()).count(name)
         archived = {
-            name: [path for path in archive.requests if path.startswith(name)]
+            name: [path for path in archive.num_by_path if path.startswith(name)]
             for name in ("/data/", "/web/")
         }
-        asked = {
+        requested_paths = {
             "live": {path.strip("/") for (_, path) in live.requests if path != "/robots.txt"},
             "commoncrawl": {path.rpartition("/")[2] for path in archived["/data/"]},
             "wayback": {path.rpartition("/")[2] for path in archived["/web/"]},
         }
-        for name in set(asked).intersection(order):  # those that no earlier source had
+        # A source gets requests for the URLs only that no earlier source has.
+        for name in set(requested_paths).intersection(order):
             earlier = set(order[: order.index(name)])
-            assert asked[name] == {
+            assert requested_paths[name] == {
                 path
-                for path in paths
-                if (name == "live" or name in paths[path]) and not paths[path] & earlier
+                for path, sources in sources_by_path.items()
+                if (name == "live" or name in sources) and not sources & earlier
             }
-        reason, detail = rejects(runtime, manifest)[
-            url := f"{HOST.replace('http:', 'https:')}/nowhere"
-        ]
+        url = f"{HOST.replace('http:', 'https:')}/nowhere"
+        reason, detail = rejects(runtime, manifest)[url]
         assert reason == ("http_404" if "live" in order else "not_archived")
-        shown = {
+        detail_by_source = {
             "live": "live: http_404, status 404",
             "archive": "archive: not_archived, no capture of a page in 1 archive files",
             "commoncrawl": "commoncrawl: not_archived, no capture of a page in CC-MAIN-2014-20",
             "wayback": "wayback: not_archived, no capture of a page in the Wayback Machine",
         }
-        assert detail == "; ".join(shown[name] for name in order)
+        assert detail == "; ".join(detail_by_source[name] for name in order)
         assert why_fetched(runtime, url)["detail"] == detail
         for name in order:
             assert why_fetched(runtime, f"{HOST}/{name}")["source"] == name
@@ -184,7 +188,7 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
 
 
 @pytest.mark.parametrize(
-    ("options", "same"),
+    ("options", "is_finished"),
     [
         ({"sources": ("live",)}, True),
         ({"allowed_ports": (8443, 8080, 8000, 443, 80, 80)}, True),
@@ -195,7 +199,7 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
     ],
 )
 def test_options_of_unused_sources_fetch_nothing_again(
-    servers: tuple[BadServer, Wayback], write_urls: Write, options: dict, same: bool
+    servers: tuple[WebServer, Wayback], write_urls: Write, options: dict, is_finished: bool
 ) -> None:
     runtime = write_urls([f"{HOST}/live"])
     plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0)
@@ -203,7 +207,7 @@ def test_options_of_unused_sources_fetch_nothing_again(
     (plan,) = plan_stages(
         [(STAGE, replace(plain, **options))], runtime.workdir, read_root(runtime.workdir)[0]
     )
-    assert plan.finished is same
+    assert plan.finished is is_finished
 
 
 @given(
@@ -215,14 +219,14 @@ def test_hosts_with_the_most_urls_come_first(
     chunks: list[list[str]],
 ) -> None:
     names = np.array([host for chunk in chunks for host in chunk], dtype=object)
-    found = [rows.tolist() for rows in rows_by_host(pa.chunked_array(chunks, pa.string()))]
-    assert sorted(row for rows in found for row in rows) == list(range(len(names)))
-    for rows in found:
+    rows_of_hosts = [rows.tolist() for rows in rows_by_host(pa.chunked_array(chunks, pa.string()))]
+    assert sorted(row for rows in rows_of_hosts for row in rows) == list(range(len(names)))
+    for rows in rows_of_hosts:
         assert rows == np.flatnonzero(names == names[rows[0]]).tolist()
-    assert [len(rows) for rows in found] == sorted(map(len, found), reverse=True)
+    assert [len(rows) for rows in rows_of_hosts] == sorted(map(len, rows_of_hosts), reverse=True)
 
 
-class Nowhere:
+class ClientWithoutRequests:
     """A client without requests."""
 
     columns = ("url_id",)
@@ -235,7 +239,7 @@ class Nowhere:
 def test_if_a_part_fails_the_requests_of_the_others_end() -> None:
     ended = threading.Event()
 
-    async def never(_: Nowhere) -> None:
+    async def never(_: ClientWithoutRequests) -> None:
         recorder: Any = SimpleNamespace(stopped=asyncio.Future())
         try:
             await until_stopped(recorder, asyncio.sleep(3600))
@@ -244,7 +248,7 @@ def test_if_a_part_fails_the_requests_of_the_others_end() -> None:
 
     def make(key: int) -> Any:
         if key == 0:
-            return with_client(Nowhere, never)
+            return with_client(ClientWithoutRequests, never)
         raise UserError("no network")
 
     with pytest.raises(UserError, match="no network"):

@@ -20,7 +20,7 @@ from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.engine.stage_work import plan_stage
 from owt_pipeline.formats.urls import canonical_url, id_of
-from owt_pipeline.ledger.root import read_root, require_manifest
+from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.segments import SegmentReader
@@ -28,23 +28,27 @@ from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage import disk, lock
 from owt_pipeline.storage.folder import Storage
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
-from tests.owt_pipeline.fetch.conftest import Write, write_urls_to
-from tests.owt_pipeline.fetch.test_live import AGENT, PATIENCE, command, wait_until
-from tests.servers.s3 import s3_bucket
+from tests.owt_pipeline.fetch.conftest import Serve, Write
+from tests.owt_pipeline.fetch.test_live import AGENT, PATIENCE, wait_until
+from tests.servers.web import DOMAIN, Request, WebServer
 
-HOSTS, PAGES, DELAY = 6, 40, 0.2
+HOSTS = 6
+PAGES = 40
+DELAY = 0.2
+# All times of the recorder are shorter than in a real run, by this factor.
 FASTER = 10
-"""How much shorter all times are here than in a real run."""
 
 
 def options(rules: tuple[str, ...]) -> Options:
+    """Return options by which a crawl takes long enough for two attempts."""
     return Options(resolve=rules, user_agent=AGENT, host_delay=DELAY)
 
 
 def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
-    """Make the shard on a machine of this name, once it is let go; the main function of a
-    process."""
+    """Fetch the shard as a machine of this name, once a line comes on stdin.
+
+    This is the main function of a process.
+    """
     disk._host = lambda: machine  # type: ignore[assignment]
     recorder.PATIENCE_SECONDS /= FASTER
     recorder.SEGMENT_SECONDS /= FASTER
@@ -56,34 +60,36 @@ def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> 
 class Machines:
     """Processes that make the same shard, each as if on a machine of its own."""
 
-    def __init__(self, runtime: Runtime, server: BadServer, stack: ExitStack):
-        self.runtime, self.server, self.stack = runtime, server, stack
-        lock.take(
-            runtime.workdir, runtime.run, as_object=True
-        )  # for both: they are attempts of one run
+    def __init__(self, runtime: Runtime, server: WebServer, stack: ExitStack):
+        self.runtime = runtime
+        self.server = server
+        self.stack = stack
+        # One lock for both machines, since their attempts belong to one run.
+        lock.take(runtime.workdir, runtime.run, as_object=True)
         stack.callback(lock.release, runtime.workdir, runtime.run)
         run = plan_stage(STAGE, options(server.rules), runtime)
         assert isinstance(run, StageRun)
         self.run = run
 
     def owner(self) -> bytes | None:
-        """The id of the attempt that makes the requests."""
-        found = self.runtime.workdir.read_version("warc/part-00000/attempt")
-        return found[0] if found else None
+        """Return the id of the attempt that makes the requests."""
+        content = self.runtime.workdir.read_version("warc/part-00000/attempt")
+        return content[0] if content else None
 
-    def in_segments(self, urls: list[str]) -> set[str]:
-        """Those of the URLs whose answers are in segments."""
+    def kept(self, urls: list[str]) -> set[str]:
+        """Return the URLs whose answers are in segments."""
         by_id = {id_of(canonical_url(url)): url for url in urls}
         prefix = f"live-{self.run.properties['digests']['live']}"
         ids = np.fromiter(by_id, np.uint64)
         return {
-            by_id[found]
-            for found in SegmentReader(
+            by_id[url_id]
+            for url_id in SegmentReader(
                 self.runtime.workdir, self.run.root, 0, prefix, ids
             ).ids.tolist()
         }
 
     def start(self, machine: str) -> subprocess.Popen[bytes]:
+        """Start an attempt, which waits until `let_go`."""
         arguments = (self.runtime.workdir.uri, self.run.name, machine, self.server.rules)
         code = f"from {__name__} import attempt; attempt(*{arguments!r})"
         process = self.stack.enter_context(
@@ -104,28 +110,31 @@ class Web:
     """A web that notes when each page is requested."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, list[tuple[float, str]]] = {}
+        self.times_by_host: dict[str, list[tuple[float, str]]] = {}
 
-    async def answer(self, request: Request) -> None:
-        self.asked.setdefault(request.host, []).append((time.monotonic(), request.path))
+    async def behave(self, request: Request) -> None:
+        self.times_by_host.setdefault(request.host, []).append((time.monotonic(), request.path))
         await request.answer()
 
     def count(self) -> int:
-        return sum(map(len, self.asked.values()))
+        """Return the number of requests so far."""
+        return sum(map(len, self.times_by_host.values()))
 
     def gaps(self) -> Iterator[float]:
-        """Mean seconds between twenty requests to a host in a row: on a busy machine a single
-        one may arrive late."""
-        for requests in self.asked.values():
+        """Yield the mean seconds between twenty requests to a host in a row.
+
+        On a busy machine, a single request may arrive late.
+        """
+        for requests in self.times_by_host.values():
             for (before, _), (after, _) in zip(requests, requests[20:], strict=False):
                 yield (after - before) / 20
 
-    def asked_in(self, since: float = 0.0, until: float = math.inf) -> set[str]:
-        """The pages that were requested in a time."""
+    def requested(self, since: float = 0.0, until: float = math.inf) -> set[str]:
+        """Return the pages that were requested in a time."""
         return {
             f"http://{host}.{DOMAIN}{path}"
-            for host, of in self.asked.items()
-            for when, path in of
+            for host, requests in self.times_by_host.items()
+            for when, path in requests
             if since < when < until
         }
 
@@ -135,52 +144,37 @@ def test_of_two_leases_of_a_shard_one_fetches_at_a_time(serve: Serve, write_urls
     """The second takes over, is stopped, and goes on once the first has taken over; then the
     first is killed."""
     web = Web()
-    server = serve({f"h{host}": web.answer for host in range(HOSTS)})
+    server = serve({f"h{host}": web.behave for host in range(HOSTS)})
     urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(HOSTS) for page in range(PAGES)]
     with ExitStack() as stack:
         machines = Machines(write_urls(urls, num_shards=1), server, stack)
-        first, second = machines.start("one"), machines.start("two")
+        first = machines.start("one")
+        second = machines.start("two")
         let_go(first)
-        wait_until(lambda: bool(machines.in_segments(urls)))
-        known, begun, taken_over = machines.in_segments(urls), machines.owner(), time.monotonic()
+        wait_until(lambda: bool(machines.kept(urls)))
+        kept_before_second = machines.kept(urls)
+        first_owner = machines.owner()
+        taken_over = time.monotonic()
         let_go(second)
-        wait_until(lambda: machines.owner() != begun)
+        wait_until(lambda: machines.owner() != first_owner)
         wait_until(lambda: web.count() > len(urls) / 3)
         os.kill(second.pid, signal.SIGSTOP)
-        known_when_stopped, stopped = machines.in_segments(urls), time.monotonic()
+        kept_when_stopped = machines.kept(urls)
+        stopped = time.monotonic()
         wait_until(lambda: web.count() > len(urls) / 2)
         os.kill(second.pid, signal.SIGCONT)
         wait_until(lambda: web.count() > 2 * len(urls) / 3)
         first.kill()
-        known_when_killed, killed = machines.in_segments(urls), time.monotonic()
+        kept_when_killed = machines.kept(urls)
+        killed = time.monotonic()
         assert second.wait(PATIENCE) == 0
         run = machines.run
         manifest, _ = publish(
             run.stage, run.options, run.runtime, run.name, read_root(run.workdir)[1]
         )
         assert manifest.counts.left == len(urls)
-    assert (
-        min(web.gaps()) > 0.4 * DELAY
-    )  # while one does not know of the other, a host is asked twice as often
-    assert not known & web.asked_in(taken_over)
-    assert not known_when_stopped & web.asked_in(stopped)
-    assert not known_when_killed & web.asked_in(killed)
-
-
-@pytest.mark.slow
-def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(serve: Serve) -> None:
-    web = Web()
-    server = serve({f"h{host}": web.answer for host in range(HOSTS)})
-    urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(HOSTS) for page in range(20)]
-    with s3_bucket() as uri:
-        runtime = write_urls_to(f"{uri}/run", urls, num_shards=2)
-        crawl = command(f"{uri}/run", server, DELAY)
-        with subprocess.Popen(crawl) as process:
-            wait_until(lambda: web.count() > len(urls) / 2)
-            process.kill()
-        killed = time.monotonic()
-        subprocess.run(crawl, check=True)
-        assert require_manifest(runtime.workdir, "pages").counts.left == len(urls)
-        assert not (runtime.workdir / "ledger/fetch/work").names()
-    assert min(web.gaps()) > 0.8 * DELAY
-    assert not web.asked_in(until=killed - recorder.BUCKET_SECONDS - 1) & web.asked_in(since=killed)
+    # While one does not know of the other, a host gets twice as many requests.
+    assert min(web.gaps()) > 0.4 * DELAY
+    assert not kept_before_second & web.requested(taken_over)
+    assert not kept_when_stopped & web.requested(stopped)
+    assert not kept_when_killed & web.requested(killed)

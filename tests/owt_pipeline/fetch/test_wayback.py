@@ -26,9 +26,10 @@ from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fet
 
 
 def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
+    """Return the text of each page, by the last part of its URL."""
     return {
-        url.rpartition("/")[2]: found.body.decode()
-        for url, found in responses(runtime, manifest).items()
+        url.rpartition("/")[2]: page.body.decode()
+        for url, page in responses(runtime, manifest).items()
     }
 
 
@@ -36,18 +37,20 @@ def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
 def test_the_wanted_capture_keeps_its_archived_bytes(
     wayback: Wayback, write_urls: Write, choice: str, day: int
 ) -> None:
-    for some in (0, 20, 40):
-        wayback.add("x/?b=1&a=2", AT + some * DAY, b"<p>day %d" % some)
+    for day_of_capture in (0, 20, 40):
+        body = b"<p>day %d" % day_of_capture
+        wayback.add("x/?b=1&a=2", AT + day_of_capture * DAY, body)
     posted = "https://a.example/x?b=1&utm_source=reddit&a=2"
     runtime = write_urls([(posted, AT + 18 * DAY), ("https://a.example/absent", AT)], num_shards=1)
     manifest = wayback.fetch(runtime, archive_choice=choice)
     (row,) = reader(runtime, manifest).table().to_pylist()
-    found = responses(runtime, manifest)[row["url"]]
-    assert found.body == b"<p>day %d" % day
-    assert found.headers == [
+    page = responses(runtime, manifest)[row["url"]]
+    assert page.body == b"<p>day %d" % day
+    # The headers are the original ones, but the length is that of the body as it is stored.
+    assert page.headers == [
         ("content-type", "text/html"),
         ("server", "Apache"),
-        ("Content-Length", str(len(found.body))),
+        ("Content-Length", str(len(page.body))),
     ]
     assert (row["source"], row["fetched_at"]) == ("wayback", AT + day * DAY)
     assert (row["crawl"], row["archive_file"], row["archive_offset"]) == (
@@ -73,9 +76,9 @@ def test_the_wanted_capture_keeps_its_archived_bytes(
 
 
 def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
-    """The failure, by the last part of the path."""
+    """Return a way that answers by the last part of the path."""
     zipped = gzip.compress(b"<p>zipped")
-    index: dict[str, Answer] = {
+    index_answers: dict[str, Answer] = {
         "withheld": Answer(
             403, b"org.wayback.wayback.exception.AdministrativeAccessControlException: Blocked Site"
         ),
@@ -105,7 +108,7 @@ def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
         ),
     }
     elsewhere = f"{wayback.url}/web/{timestamp(AT)}id_/{HOST}"
-    pages: dict[str, Answer] = {
+    page_answers: dict[str, Answer] = {
         "lost": Answer(404, b"gone"),
         "busy": Answer(503, b""),
         "moved": Answer(302, b"", {"Location": f"/web/{timestamp(AT + DAY)}id_/{HOST}/moved"}),
@@ -128,8 +131,8 @@ def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
     def way(path: str, count: int) -> Answer | None:
         name = path.rpartition("/")[2]
         if path.startswith("/cdx"):
-            return index.get(name)
-        return None if f"/{timestamp(AT + DAY)}id_/" in path else pages.get(name)
+            return index_answers.get(name)
+        return None if f"/{timestamp(AT + DAY)}id_/" in path else page_answers.get(name)
 
     return way
 
@@ -137,8 +140,7 @@ def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
 def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls: Write) -> None:
     names = (
         "fine withheld teapot down welcome broken message cut other image lost busy moved strays "
-        "leaves circles pdf "
-        "large silent gzip damaged absent"
+        "leaves circles pdf large silent gzip damaged absent"
     ).split()
     for name in names[:-1]:
         wayback.add(name)
@@ -149,8 +151,10 @@ def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls
     assert texts(runtime, manifest) == {
         "fine": "<p>page", "moved": "<p>moved", "silent": "<p>zipped", "gzip": "<p>zipped",
     }  # fmt: skip
-    found = {url.rpartition("/")[2]: answer for url, answer in rejects(runtime, manifest).items()}
-    assert {url: reason for url, (reason, _) in found.items()} == {
+    reject_by_name = {
+        url.rpartition("/")[2]: reject for url, reject in rejects(runtime, manifest).items()
+    }
+    assert {name: reason for name, (reason, _) in reject_by_name.items()} == {
         **dict.fromkeys(["withheld", "other", "image", "absent", "lost"], "not_archived"),
         **dict.fromkeys(
             ["teapot", "down", "welcome", "broken", "message", "cut", "busy"], "archive_failed"
@@ -161,9 +165,9 @@ def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls
         "pdf": "not_html",
         "large": "too_large",
     }
-    assert found["withheld"][1] == "the Wayback Machine withholds the site"
-    assert found["teapot"][1] == "the Wayback Machine's index: status 418 I'm a teapot"
-    assert "no captures as JSON" in found["broken"][1]
+    assert reject_by_name["withheld"][1] == "the Wayback Machine withholds the site"
+    assert reject_by_name["teapot"][1] == "the Wayback Machine's index: status 418 I'm a teapot"
+    assert "no captures as JSON" in reject_by_name["broken"][1]
     rows = {
         row["url"].rpartition("/")[2]: row for row in reader(runtime, manifest).table().to_pylist()
     }
@@ -198,7 +202,8 @@ def test_a_retry_after_applies_to_the_complete_run(wayback: Wayback, write_urls:
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(6)], num_shards=1)
     manifest = wayback.fetch(runtime, wayback_connections=1)
     assert manifest.counts.left == 6
-    assert len(refused) == 2  # its index and its page
+    # The search in the index and the page are refused once each.
+    assert len(refused) == 2
     for moment in refused:
         assert not [at for at, _ in wayback.seen if moment < at < moment + 0.95]
 
@@ -225,14 +230,16 @@ def test_an_archive_that_asks_for_hours_stops_the_run(wayback: Wayback, write_ur
     )
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
     with pytest.raises(
-        UserError, match=r"asks for a wait of 7,200 s \(status 429\): run the same command again"
+        UserError,
+        match=r"asks for a wait of 7,200 s \(status 429\): wait that long, then run the same",
     ):
         wayback.fetch(runtime, wayback_connections=1)
     assert len(wayback.seen) == 9
     wayback.way = lambda path, count: None
     manifest = wayback.fetch(runtime, wayback_connections=1)
     assert manifest.counts.left == 8
-    assert len(wayback.seen) == 9 + 8  # four URLs have an answer; what was refused is asked again
+    # Four URLs have their page already. The other four take two requests each.
+    assert len(wayback.seen) == 9 + 8
 
 
 _VALUES = st.sampled_from(

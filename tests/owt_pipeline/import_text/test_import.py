@@ -291,7 +291,7 @@ def test_the_command_takes_files_without_a_flag(
     assert cli.main(["import", run]) == 0
     assert "2 in = 2 out (finished)" in capsys.readouterr().err
     assert cli.main(["import", str(tmp_path / "another")]) == 2
-    assert "no files given" in capsys.readouterr().err
+    assert "the command has no files to import" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_unreadable_file_is_one_clear_error(
 def test_a_run_that_collected_is_not_imported_into(small_run: Path, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "mine"}\n')
     output = ask_owt("import", small_run, tmp_path / "in.jsonl", code=1)
-    assert "has collected URLs, which import would replace" in output
+    assert "contains collected URLs, which import would replace" in output
     assert not (small_run / "ledger/import").exists()
 
 
@@ -338,7 +338,7 @@ def test_damaged_text_is_imported_again_in_its_place(small_config: Path, tmp_pat
     assert f"{path}" in ask_owt("verify", run, "--repair", code=1)
     assert not path.exists()
     output = ask_owt("run", run, small_config, "--min_tokens", 1, "--until", "clean", code=1)
-    assert f"`owt import {run}` with the same files makes it again" in output
+    assert f"run `owt import {run}` with the same files to rebuild it" in output
     assert not (run / "ledger/urls").exists()
     ask_owt(*command)
     assert snapshot(run) == files_before

@@ -6,6 +6,7 @@ In another run, titles, URLs, texts and subreddits try to act in the page.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
@@ -18,8 +19,10 @@ import pytest
 from lxml import html
 
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.report.page import largest_losses, stages
+from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.report.page import HINTS, largest_losses, numeric_columns, stages
 from owt_pipeline.stages.report.tables import figure_names
+from schemas import Reason
 from tests.owt_pipeline.report.test_figures import rows_of
 from tests.owt_pipeline.runs import ask_owt
 
@@ -30,6 +33,15 @@ SECTIONS = ("funnel", *FIGURES, "documents", "dropped", "removals", "settings")
 def sections_of(page: str) -> list[str]:
     """Return the ids of the sections of a page."""
     return html.fromstring(page).xpath("//section/@id")
+
+
+def test_hints_name_reasons_and_flags_that_exist() -> None:
+    names = set()
+    for stage in STAGES.values():
+        names.update(field.name for field in dataclasses.fields(stage.options))
+    for reason, hint in HINTS.items():
+        assert Reason.of(reason).description
+        assert set(re.findall(r"--(\w+)", hint)) <= names, hint
 
 
 def test_the_page_is_small_and_complete_and_loads_nothing(small_run: Path) -> None:
@@ -151,6 +163,15 @@ def test_the_largest_losses_come_first_and_none_twice(stats: dict[str, Any]) -> 
     ]
     assert len({reason for _, reason in shown}) == len(shown)
     assert ("dedupe", "near_duplicate") in shown
+
+
+def test_a_column_is_aligned_by_its_values_not_by_its_gaps() -> None:
+    rows = [
+        {"host": "a.org", "reason": None, "ms": None, "share": None},
+        {"host": "b.org", "reason": "dns", "ms": None, "share": 0.5},
+    ]
+    assert numeric_columns(rows) == {"share"}
+    assert numeric_columns([]) == set()
 
 
 def test_rare_reasons_are_folded(stats: dict[str, Any]) -> None:

@@ -82,7 +82,7 @@ def test_a_damaged_file_is_named_with_what_to_do(small_run: Path, tmp_path: Path
     path = next((copy / "duplicates").glob("part-00001-*"))
     path.write_bytes(b"PAR1" + bytes(path.stat().st_size - 8) + b"PAR1")
     with pytest.raises(
-        UserError, match=rf"{path.name} cannot be read: .* run `owt verify .*--repair`"
+        UserError, match=rf"{path.name} was changed or removed .* run `owt verify .*--repair`"
     ):
         run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
 

@@ -72,7 +72,8 @@ class TestFlakyNetwork:
         way.answers_to_lose = 1
         created = folder.create("record", b"mine")
         assert way.answers_to_lose == 0
-        assert not created  # the request was made again, and found what the first one wrote
+        # The request was repeated, and found the file that the first one had written.
+        assert not created
         assert folder.read("record") == b"mine"
         assert not folder.create("record", b"another's")
         folder.delete(*folder.names())
@@ -100,10 +101,10 @@ class TestUnusableBuckets:
             if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_", "STORAGE_")):
                 monkeypatch.delenv(name)
         monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.setenv(
-            "NO_GCE_CHECK", "true"
-        )  # or on Google's machines the tests would find credentials
-        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")  # the same on Amazon's
+        # On Google's machines, the tests would find credentials without this.
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        # On Amazon's machines, they would find them without this.
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
         monkeypatch.setenv("AWS_REGION", "us-east-1")
 
     def fails(self, uri: str, message: str) -> None:

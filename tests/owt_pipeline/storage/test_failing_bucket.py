@@ -48,8 +48,8 @@ def way(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingWay]:
     forget_processes()
     with s3_bucket():
         server = urlsplit(os.environ["AWS_ENDPOINT_URL"])
-        with FailingWay(server.port or 80, 1 << 30).serving() as way:
-            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{way.server_address[1]}")
+        with FailingWay(server.port or 80, 1 << 30) as way:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", way.url)
             yield way
 
 

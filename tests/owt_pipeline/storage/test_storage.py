@@ -90,7 +90,8 @@ class TestStorage:
             assert source.read() == bytes(range(200, 256))
 
     def test_a_file_appears_when_it_is_published_and_not_before(self, folder: Storage) -> None:
-        with folder.spool() as first, folder.spool() as second:  # any number at a time
+        # Any number of spools can be open at a time.
+        with folder.spool() as first, folder.spool() as second:
             first.write(b"fil")
             second.write(b"other")
             assert folder.names() == []
@@ -263,7 +264,8 @@ def test_a_file_named_in_two_ways_is_read_once(
     here = str(tmp_path / "x.jsonl")
     assert expand_globs(("x.jsonl", "./x.jsonl", here), "collect") == ["x.jsonl"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"collect: {path} is x.jsonl, which is read once" for path in ("./x.jsonl", here)
+        f"collect: {path} is the same file as x.jsonl, and is read once"
+        for path in ("./x.jsonl", here)
     ]
     caplog.clear()
     assert named_files(("./x.jsonl", "x.jsonl", "*.jsonl"), "import") == (
@@ -331,22 +333,6 @@ def test_a_file_that_ends_in_a_checksum_is_known_by_its_ends(
     content[place_] ^= 1
     path.write_bytes(content)
     assert (describe_source(str(path)) == before) == (place_ == 2_000_000)
-
-
-@pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are hashed completely."""
-    names: list[str] = []
-    sha256 = Storage.sha256
-
-    def record(folder: Storage, name: str) -> str:
-        names.append(name)
-        return sha256(folder, name)
-
-    monkeypatch.setattr(Storage, "sha256", record)
-    # Another process knows what is recorded, and nothing else.
-    monkeypatch.setattr("owt_pipeline.storage.folder._sha256_by_file", {})
-    return names
 
 
 def forget_digests() -> None:

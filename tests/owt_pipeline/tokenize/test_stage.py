@@ -18,7 +18,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
-from owt_pipeline.formats.encoding import is_hub_name
+from owt_pipeline.formats.hub_tokenizer import is_hub_name
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.tokenize.options import Options
 from owt_pipeline.stages.tokenize.stage import STAGE
@@ -194,7 +194,7 @@ def test_documents_that_a_tokenizer_cannot_write_stop_it(
 ) -> None:
     name = tokenizer_of(tmp_path / "t.json", **kind)
     texts = ["abcd ab"] * 9 + [bad]
-    problem = "1 documents (10.0%) are not what their tokens decode to"
+    problem = "changes 1 document (10.0%): it"
     with pytest.raises(UserError, match=rf"{re.escape(problem)}.*--max_changed_share"):
         tokenized(tmp_path / "run", Options(name), texts=texts)
     manifest = tokenized(tmp_path / "run", Options(name, max_changed_share=0.1), texts=texts)
@@ -236,7 +236,7 @@ def test_a_hub_tokenizer_is_fetched_once_and_cached(tmp_path: Path) -> None:
         file = workdir / manifest.properties["tokenizer"]["file"]
         assert file.read_bytes() == encodings.gpt2_tokenizer_json()
         problem = tokenize(workdir, hub, tmp_path / "home", "some/other", code=1)
-        assert "tokenizer some/other: no file of this name" in problem
+        assert "tokenizer some/other: there is no such file" in problem
     drop(workdir, "tokens")
     tokenize(workdir, hub, tmp_path / "home", "some/model")
     assert manifest_of(workdir, "tokens").digest == manifest.digest

@@ -3,8 +3,7 @@
 - Placeholders of embedded content: a sentence that asks for consent, once for each of them.
 - Credits of photographs: short lines in a row, each with its photographer.
 - References to other articles: a line with a label and a linked title, as in `See also: Two boats`.
-- A further article of a page that loads one after the other: elements of one kind, side by side,
-  each with a title of its own. The first one is never left out.
+- Further articles of a page: `next_articles`.
 
 Each is known by its structure. Words of a list are needed where an article may have the same
 structure: a refrain repeats, and a label with a linked title may name a source.
@@ -15,17 +14,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations, dropwhile, groupby, islice
+from functools import partial
+from itertools import combinations, groupby
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.article import (
-    MIN_ARTICLE_WORDS,
-    holds,
-    is_prose,
-    key_of,
-    num_words,
-)
+from owt_pipeline.stages.extract.content.article import MIN_ARTICLE_WORDS, article_of, holds
+from owt_pipeline.stages.extract.content.next_articles import leave_next_articles
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
     ITEM,
@@ -33,6 +28,9 @@ from owt_pipeline.stages.extract.html.blocks import (
     ROW,
     Block,
     Container,
+    is_prose,
+    key_of,
+    num_words,
 )
 
 _NO_LINE_FORMS = frozenset((HEADING, PREFORMATTED, ROW))
@@ -56,12 +54,16 @@ _MAX_CANDIDATES = 200
 _MAX_PLACEHOLDER_SHARE = 0.4
 _NO_PLACEHOLDER_FORMS = _NO_LINE_FORMS | {ITEM}
 
+# Sentences in any language.
+_MIN_REPEATS = 3
+
 # Credits.
 _CREDIT = re.compile(
     r"\W*(?:(?:photo|foto|image|picture|pictures|pic|bild|bilder|bildquelle|bildnachweis|kuva|kép"
-    r"|fotó|zdjęcie|fot|imagen|imagem|immagine|credit|crédit|фото|写真|照片|图片|圖片)\w{0,8}"
-    r"(?: (?:credits?|photos?|source|courtesy|rights))?\s*(?:[:：©/–—-]|\.|\bby\b|\bof\b)"
-    r"|©|\(c\))",
+    r"|fotó|zdjęcie|fot|imagen|imagem|immagine|credit|crédit|courtesy|ảnh|фото|φωτο|تصوير|صورة|צילום"
+    r"|사진|写真|照片|图片|圖片)\w{0,8}"
+    r"(?: (?:credits?|photos?|source|courtesy|rights))?\s*(?:[:：＝=©/–—-]|\.|\bby\b|\bof\b)"
+    r"|©|\(c\)|\([^()]+/[^()]+\)$)",
     re.IGNORECASE,
 )
 _AGENCIES = (
@@ -86,24 +88,28 @@ _LABELS = frozenset(
     related articles|related coverage|more on this|more on this story
     recommended|don't miss|don’t miss|you may also like|you might also like|further reading
     siehe auch|lesen sie auch|lesen sie mehr|lies auch|mehr zum thema|auch interessant|mehr dazu
-    lire aussi|à lire aussi|a lire aussi|lire également|à lire également|voir aussi|à lire
-    lea también|lee también|leer también|lea además|ver también|lea más|te puede interesar
-    también te puede interesar|le puede interesar|leia também|veja também|leia mais|saiba mais
+    weiterlesen|lire aussi|à lire aussi|a lire aussi|lire également|à lire également|voir aussi
+    à lire|lea también|lee también|leer también|lea además|ver también|lea más
+    te puede interesar|también te puede interesar|le puede interesar|leia também|veja também
+    leia mais|saiba mais
     leggi anche|vedi anche|guarda anche|leggi pure|lees ook|zie ook|lees meer|bekijk ook
     läs också|läs även|läs mer|se även|læs også|læs mere|les også|les mer|se også
     lue myös|katso myös|czytaj także|czytaj też|czytaj również|czytaj więcej|zobacz też
     zobacz także|zobacz również|przeczytaj też|przeczytaj także|čtěte také|přečtěte si také
     přečtěte si|viz také|čítajte aj|olvassa el|olvasd el|olvassa el ezt is|lásd még
-    ezt is olvassa el|ayrıca okuyun|ayrıca bakınız|bunu da okuyun|citește și|citeşte şi|vezi și
+    ezt is olvassa el|ezt is olvasd el|ezt olvasta már|olvasta már
+    kapcsolódó|ayrıca okuyun|ayrıca bakınız|bunu da okuyun|citește și|citeşte şi|vezi și
     читайте также|смотрите также|см. также|читать также|читайте ещё|читайте також|читайте теж
     прочетете още|διαβάστε επίσης|δείτε επίσης|pročitajte i|pročitaj i|pročitajte još|preberite tudi
     baca juga|lihat juga|xem thêm|đọc thêm|关联阅读|延伸阅读|相关阅读|相关报道|延伸閱讀|相關閱讀
-    相關報導|関連記事|あわせて読みたい|관련기사|관련 기사|اقرأ أيضا|اقرأ أيضًا|اقرأ أيضاً|קראו גם
+    相關報導|関連記事|関連|あわせて読みたい|관련기사|관련 기사|اقرأ أيضا|اقرأ أيضًا|اقرأ أيضاً|קראו גם
     """.strip()
     .replace("\n    ", "|")
     .split("|")
 )
-_LABELLED_LINK = re.compile(r"\W*([^\W\d_][^:：>»|]{1,39}?)\s*[:：>»|–—]+\s*(\S.*)", re.DOTALL)
+_LABELLED_LINK = re.compile(
+    r"\W*([^\W\d_][^:：>»|?】\]]{1,39}?)\s*[:：>»|–—?】\]]+\s*(\S.*)", re.DOTALL
+)
 # The linked share of the text after a label.
 _MIN_LINKED_SHARE = 0.9
 _MAX_LABEL_CHARS = 40
@@ -111,17 +117,6 @@ _MIN_TITLE_CHARS = 12
 _MAX_REFERENCE_CHARS = 300
 # Below one label.
 _MAX_REFERENCES = 6
-
-# Further articles.
-_TITLE_TAGS = frozenset(("h1", "h2"))
-# Hostile pages have thousands of titles, and of containers around one.
-_MAX_TITLES = 20
-_MAX_DEPTH = 30
-_MAX_LINES_BEFORE_TEXT = 6
-_MAX_DATE_CHARS = 60
-_DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
-# Titles themselves, or parts of a text.
-_TAGS_OF_PARTS = frozenset(("section", "h1", "h2", "li"))
 
 
 def leave_asides(blocks: Sequence[Block], keep: np.ndarray, *, is_article: bool) -> None:
@@ -134,6 +129,7 @@ def leave_asides(blocks: Sequence[Block], keep: np.ndarray, *, is_article: bool)
     """
     leave_placeholders(blocks, keep)
     if is_article:
+        leave_repeated_insertions(blocks, keep)
         leave_next_articles(blocks, keep)
     words = sum(num_words(blocks[index]) for index in _kept(keep) if is_prose(blocks[index]))
     if words >= MIN_ARTICLE_WORDS:
@@ -212,6 +208,35 @@ def _find_repeated(
             repeated.update((first, second))
             is_in_row |= not keep[first + 1 : second].any()
     return repeated, is_in_row
+
+
+def leave_repeated_insertions(blocks: Sequence[Block], keep: np.ndarray) -> None:
+    """Clear `keep` of a sentence that stands between paragraphs three times or more.
+
+    Each time it is in an element of its own within the article, in any language. A refrain is a
+    paragraph like all others, and the sentence of a list belongs to an item.
+    """
+    kept_indexes = _kept(keep)
+    indexes_by_text: dict[str, list[int]] = {}
+    for index in kept_indexes:
+        block = blocks[index]
+        is_sized = _MIN_PLACEHOLDER_CHARS <= block.chars <= _MAX_PLACEHOLDER_CHARS
+        if is_sized and block.form not in _NO_PLACEHOLDER_FORMS:
+            indexes_by_text.setdefault(block.text, []).append(index)
+    repeats = [indexes for indexes in indexes_by_text.values() if len(indexes) >= _MIN_REPEATS]
+    element = article_of([blocks[index] for index in kept_indexes]) if repeats else None
+    if element is None:
+        return
+    article = element[0]
+    for indexes in repeats:
+        containers = [blocks[index].container for index in indexes]
+        if all(map(partial(_is_wrapped_in, article), containers)):
+            keep[indexes] = False
+
+
+def _is_wrapped_in(article: Container, container: Container) -> bool:
+    """Return whether a text is in an element of its own between the paragraphs of an article."""
+    return container.parent is not article and holds(article, container)
 
 
 def _are_similar(words: frozenset[str], others: frozenset[str]) -> bool:
@@ -305,7 +330,9 @@ def _label_of(block: Block) -> str | None:
         return None
     match = _LABELLED_LINK.fullmatch(block.text)
     if match is None:
-        return None
+        # A label in bold needs no sign after it.
+        label = block.text[: block.chars - block.link_chars]
+        return _plain_label(label) if block.link_chars >= _MIN_TITLE_CHARS else None
     label, title = match.groups()
     if len(title) < _MIN_TITLE_CHARS or block.link_chars < _MIN_LINKED_SHARE * len(title):
         return None
@@ -332,64 +359,3 @@ def _titles_after(blocks: Sequence[Block], indexes: Sequence[int]) -> list[int]:
             break
         titles.append(index)
     return titles if len(titles) <= _MAX_REFERENCES else []
-
-
-def leave_next_articles(blocks: Sequence[Block], keep: np.ndarray) -> None:
-    """Clear `keep` of the articles after the first one.
-
-    On a list of complete articles the first title is a link to its page, and an element of another
-    kind than `<article>` may be a section of the text, unless each has a date.
-    """
-    headings = [block for block in blocks if block.container.tag in _TITLE_TAGS]
-    titles = list(dropwhile(lambda block: block.container.tag != "h1", headings))
-    if len(titles) < 2 or titles[0].link_chars:
-        return
-    stories: dict[Container, list[int]] = {}
-    for title in titles[1:_MAX_TITLES]:
-        pair = _siblings(titles[0].container, title.container)
-        if pair is None or not _is_story(*pair, title):
-            continue
-        for story in pair:
-            if story not in stories:
-                stories[story] = [i for i, b in enumerate(blocks) if holds(story, b.container)]
-    if not stories:
-        return
-    first, *others = stories
-    if first.tag != "article" and not all(_is_dated(blocks, story) for story in stories.values()):
-        return
-    for story in others:
-        indexes = [index for index in stories[story] if keep[index]]
-        prose = sum(num_words(blocks[index]) for index in indexes if is_prose(blocks[index]))
-        if prose >= MIN_ARTICLE_WORDS:
-            keep[indexes] = False
-
-
-def _siblings(one: Container, other: Container) -> tuple[Container, Container] | None:
-    """Return the outermost containers that hold one of two titles and not the other."""
-    first: Container | None = None
-    last: Container | None = None
-    for container in islice(one.ancestors(), _MAX_DEPTH):
-        if holds(container, other):
-            break
-        first = container
-    for container in islice(other.ancestors(), _MAX_DEPTH):
-        if holds(container, one):
-            break
-        last = container
-    return None if first is None or last is None else (first, last)
-
-
-def _is_story(first: Container, other: Container, title: Block) -> bool:
-    """Return whether two siblings are of one kind that has titles: they are not the titles."""
-    if first.tag in _TAGS_OF_PARTS:
-        return False
-    if key_of(first)[1:] != key_of(other)[1:]:
-        return False
-    if first.tag != "article" and not first.names:
-        return False
-    return title.container.tag == "h1" or (first.tag == "article" and title.link_chars > 0)
-
-
-def _is_dated(blocks: Sequence[Block], story: Sequence[int]) -> bool:
-    lines = [blocks[index].text for index in story[:_MAX_LINES_BEFORE_TEXT]]
-    return any(len(line) <= _MAX_DATE_CHARS and _DATE.search(line) for line in lines)

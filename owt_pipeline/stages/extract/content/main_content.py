@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.article import article_of, is_prose
+from owt_pipeline.stages.extract.content.article import article_of
 from owt_pipeline.stages.extract.content.asides import leave_asides
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
@@ -40,6 +40,8 @@ from owt_pipeline.stages.extract.html.blocks import (
     ROW,
     Block,
     Container,
+    is_prose,
+    num_words,
 )
 
 # Subtracted from the probability of prose in a banner or a sidebar, and of a row of links.
@@ -254,9 +256,11 @@ def _leave_comments(
     The page declares an article, or has few comments, or they follow the paragraphs of an article.
     """
     comments = page.in_comments & keep
-    other_words = page.counts.words[keep & ~comments].sum()
-    comment_words = page.counts.words[comments].sum()
-    if other_words < _MIN_ARTICLE_WORDS or not comment_words:
+    if not comments.any():
+        return
+    other_words = _num_words(blocks, keep & ~comments)
+    comment_words = _num_words(blocks, comments)
+    if other_words < _MIN_ARTICLE_WORDS:
         return
     are_few = other_words >= _MIN_WORDS_PER_COMMENT_WORD * comment_words
     if not kind.is_article and not are_few:
@@ -264,6 +268,10 @@ def _leave_comments(
         if not is_long or not _follow_article(blocks, keep, comments):
             return
     keep[comments] = False
+
+
+def _num_words(blocks: Sequence[Block], mask: np.ndarray) -> int:
+    return sum(num_words(blocks[index]) for index in np.flatnonzero(mask).tolist())
 
 
 def _follow_article(blocks: Sequence[Block], keep: np.ndarray, comments: np.ndarray) -> bool:

@@ -20,6 +20,8 @@ from typing import Any
 
 import orjson
 
+from owt_pipeline.stages.extract.content.bylines import name_in_byline, name_of_person
+from owt_pipeline.stages.extract.html.blocks import Container
 from owt_pipeline.stages.extract.html.marks import BylineCandidate, ParsedPage
 from owt_pipeline.stages.extract.html.names import COMMENT, NAMES
 
@@ -36,34 +38,7 @@ _EARLIEST_DATE = date(1991, 8, 6)
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
 _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
-# A byline's date, or a member's number of posts.
-_NUMBER = re.compile(r"\b\d{2}")
-_BY = re.compile(
-    r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:",
-    re.IGNORECASE,
-)
 _ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
-# The rest of a byline after the name: a date, a count, a separator.
-_AFTER_NAME = re.compile(
-    r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b"
-    r"|(?:,\s*|\s+)(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+)?\d).*$",
-    re.IGNORECASE | re.DOTALL,
-)
-# The words of a byline after a name: a day of the week, or the person's role.
-_AFTER_PERSON = re.compile(
-    r"(?:\s*,\s*(?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi"
-    r"|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado"
-    r"|domingo)|(?:\s*,\s*|\s+)(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day"
-    r"|(?:(?:senior|chief|deputy|managing|contributing|staff|freelance|associate|assistant|guest"
-    r"|political|national|foreign|lead|special|former|news|tech|science|health|business|sports?"
-    r"|games|autos|culture|travel|AI)\s+)*"
-    r"(?:writer|reporter|editor|correspondent|contributor|columnist|journalist|photographer"
-    r"|moderator|verified|subscriber|member)))\b.*$",
-    re.IGNORECASE | re.DOTALL,
-)
-# Before a role. "Staff Writer" and "Guest Author" stay as they are.
-_MIN_WORDS_OF_NAME = 2
-_SCRIPT_OBJECT = re.compile(r"\[object \w+\]|undefined|null|NaN")
 _NAMES_AUTHOR = re.compile(r"(?:^|[\s_-]|(?<=[a-z]))(?:[bB]y-?line|[aA]uthor)s?(?=$|[\s_A-Z-])")
 _NAMES_OTHER_AUTHOR = re.compile(
     r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE
@@ -74,9 +49,6 @@ _NAMES_OTHERS = re.compile(
     r"related|recommend|recirc|teaser|(?<!no-)sidebar|popular|trending|most-?read|latest|up-?next|more-|outbrain|taboola",
     re.IGNORECASE,
 )
-# Defaults of templates and systems.
-_PLACEHOLDER_NAMES = ("author", "admin", "administrator")
-_MAX_NAME_CHARS = 100
 # A longer text is not a title, a name, or a statement on a licence.
 _MAX_STATEMENT_CHARS = 300
 
@@ -245,12 +217,13 @@ def _author(page: ParsedPage, head: Head) -> str | None:
     declared = [page.metas.get(key) for key in NAMES["meta author"]]
     declared += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
     for text in declared:
-        if name := _name_of_person(text):
+        if name := name_of_person(_short(text) or ""):
             return name
+    title = _title_container(page)
     for element in page.marked:
-        if _is_author(element) and not _is_of_another(element):
+        if _is_author(element) and not _is_of_another(element, title):
             byline = (element.name or element).text[:_MAX_STATEMENT_CHARS]
-            if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", byline))):
+            if name := name_in_byline(byline):
                 return name
     return None
 
@@ -263,45 +236,40 @@ def _is_author(element: BylineCandidate) -> bool:
     return _NAMES_AUTHOR.search(names) is not None and _NAMES_OTHER_AUTHOR.search(names) is None
 
 
-def _is_date(element: BylineCandidate) -> bool:
+def _is_date(element: BylineCandidate, title: Container | None) -> bool:
     get = element.attributes.get
     if element.tag != "time" and get("itemprop") != "datePublished":
         return False
-    return not _NAMES_OTHER_DATE.search(get("class") or "") and not _is_of_another(element)
+    is_other_date = _NAMES_OTHER_DATE.search(get("class") or "") is not None
+    return not is_other_date and not _is_of_another(element, title)
 
 
-def _is_of_another(element: BylineCandidate) -> bool:
-    """Return whether an element belongs to another story, or to a reader's comment."""
+def _title_container(page: ParsedPage) -> Container | None:
+    """Return the container of the first `<h1>`."""
+    containers = (block.container for block in page.blocks if block.container.tag == "h1")
+    return next(containers, None)
+
+
+def _is_of_another(element: BylineCandidate, title: Container | None) -> bool:
+    """Return whether an element belongs to another story, or to a reader's comment.
+
+    It is in an `<article>` that ends before the page's title, or in a list before the article.
+    """
+    is_in_list = False
     for container in element.container.ancestors():
         if container.kind & COMMENT or container.tag in ("nav", "aside", "footer"):
             return True
+        is_before = title is not None and container.end <= title.index
+        if container.tag == "li":
+            is_in_list = is_before
+        elif container.tag == "article":
+            if is_before:
+                return True
+            is_in_list = False
         is_named = container.parent is not None and container.names
         if is_named and _NAMES_OTHERS.search(container.names):
             return True
-    return False
-
-
-def _name_of_person(text: str | None) -> str | None:
-    """Return a text without "By" if it may be a name; else None."""
-    name = _without_role(_BY.sub("", _short(text) or ""))
-    if (
-        2 < len(name) < _MAX_NAME_CHARS
-        and not _SCRIPT_OBJECT.fullmatch(name)
-        and name.lower() not in _PLACEHOLDER_NAMES
-        and "://" not in name
-        and not name.startswith(("www.", "@"))
-        and not _NUMBER.search(name)
-    ):
-        return name
-    return None
-
-
-def _without_role(text: str) -> str:
-    """Return a byline without a role, a badge or a weekday after its name."""
-    name = _AFTER_PERSON.sub("", text)
-    if name == text or len(name.split()) < _MIN_WORDS_OF_NAME:
-        return text
-    return name
+    return is_in_list
 
 
 def _date(page: ParsedPage, head: Head, url: str, fetched_at: int) -> str | None:
@@ -323,7 +291,10 @@ def _date_candidates(page: ParsedPage, head: Head, url: str) -> Iterator[Any]:
     for key in ("datePublished", "dateCreated", "uploadDate"):
         yield from (node.get(key) for node in head.nodes)
     yield url
-    for element in filter(_is_date, page.marked):
+    title = _title_container(page)
+    for element in page.marked:
+        if not _is_date(element, title):
+            continue
         get = element.attributes.get
         yield get("datetime") or get("content") or element.text[:100]
 

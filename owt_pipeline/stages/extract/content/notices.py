@@ -10,13 +10,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.article import holds, is_prose, key_of, num_words
+from owt_pipeline.stages.extract.content.article import holds
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
     PREFORMATTED,
     ROW,
     Block,
     Container,
+    is_prose,
+    key_of,
+    num_words,
 )
 
 _NO_NOTICE_FORMS = frozenset((HEADING, ROW, PREFORMATTED))

@@ -4,6 +4,8 @@ and at most a sentence or two.
     <div class="a"> the article </div>
     <ul> <li> <a>Two boats</a> <div>They sail from May on.</div> </li> <li> … </ul>
 
+Those below the last paragraph of an article, within its element, have a date or an image each.
+
 A list of offers on a page that is a list has the same form. So teasers are left out only next to an
 article: most of the page's prose is in one element, they are outside it and not between the page's
 title and it, and few have a price. The introduction of a list may be as long as a short article, so
@@ -14,12 +16,21 @@ more below a title that does not head them, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.article import article_of, holds, num_words
-from owt_pipeline.stages.extract.html.blocks import PREFORMATTED, Block, Container
+from owt_pipeline.stages.extract.content.article import article_of, holds
+from owt_pipeline.stages.extract.html.blocks import (
+    PREFORMATTED,
+    Block,
+    Container,
+    Key,
+    is_prose,
+    key_of,
+    num_words,
+)
 
 # An introduction of a list has few paragraphs, and the title of the list may be above both.
 _MIN_PARAGRAPHS_OF_ARTICLE = 5
@@ -30,10 +41,9 @@ _MIN_LINKED_SHARE = 0.8
 _MAX_SENTENCE_WORDS = 40
 _MAX_SHARE_WITH_PRICE = 0.3
 _PRICE = re.compile(r"[$€£¥₹]\s?\d|\d\s?(?:[€£¥₹]|kr\b|zł|Kč|USD\b|EUR\b|CHF\b)")
+_DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
 # Containers around a block that may be an item.
 _MAX_DEPTH = 8
-
-_Key = tuple[Container | None, str, str]
 
 
 def leave_teasers(blocks: Sequence[Block], keep: np.ndarray, *, is_declared: bool) -> None:
@@ -54,32 +64,62 @@ def leave_teasers(blocks: Sequence[Block], keep: np.ndarray, *, is_declared: boo
     start = titles[0] if titles else _first_in(article, blocks)
     declared = next((one for one in article.ancestors() if one.tag == "article"), None)
     headed = blocks[titles[0]].container.parent if titles else None
-    indexes_by_item: dict[Container, list[int]] = {}
-    for index in kept_indexes:
-        container: Container | None = blocks[index].container
-        for _ in range(_MAX_DEPTH):
-            if container is None or holds(container, article) or holds(article, container):
-                break
-            indexes_by_item.setdefault(container, []).append(index)
-            container = container.parent
-    groups: dict[_Key, list[list[int]]] = {}
-    for item, indexes in indexes_by_item.items():
-        key = item.parent, item.tag, item.names.partition(" ")[0]
-        groups.setdefault(key, []).append(indexes)
+    groups = _groups(blocks, kept_indexes, article, _end_of_text(article, blocks))
     for items in groups.values():
-        first, last = items[0][0], items[-1][-1]
-        is_outside = last < start or blocks[first].container.index >= article.end
-        if len(items) < _MIN_TEASERS or not is_outside:
+        if len(items) < _MIN_TEASERS:
             continue
-        teasers = [[blocks[index] for index in indexes] for indexes in items]
+        all_indexes = [index for indexes in items.values() for index in indexes]
+        item = blocks[all_indexes[0]].container
+        is_inside = holds(article, item)
+        is_outside = all_indexes[-1] < start or item.index >= article.end
+        if not is_inside and not is_outside:
+            continue
+        teasers = [[blocks[index] for index in indexes] for indexes in items.values()]
         if not all(map(_is_teaser, teasers)) or _has_prices(teasers):
             continue
-        item = blocks[first].container
+        if is_inside and not (is_declared and _are_marked_as_pages(items, blocks)):
+            continue
         is_article = is_declared or (declared is not None and not holds(declared, item))
         is_headed = headed is not None and holds(headed, item)
         if is_article or (num_paragraphs >= _MIN_PARAGRAPHS_OF_ARTICLE and not is_headed):
-            for indexes in items:
-                keep[indexes] = False
+            keep[all_indexes] = False
+
+
+def _groups(
+    blocks: Sequence[Block], kept_indexes: Sequence[int], article: Container, end_of_text: int
+) -> dict[Key, dict[Container, list[int]]]:
+    """Return the items around an article or below its last paragraph, by their kind.
+
+    Each item has the indexes of its blocks that are kept.
+    """
+    groups: dict[Key, dict[Container, list[int]]] = {}
+    for index in kept_indexes:
+        for container in islice(blocks[index].container.ancestors(), _MAX_DEPTH):
+            if container.parent is article or holds(container, article):
+                break
+            if container.index < end_of_text and holds(article, container):
+                break
+            items = groups.setdefault(key_of(container), {})
+            items.setdefault(container, []).append(index)
+    return groups
+
+
+def _end_of_text(article: Container, blocks: Sequence[Block]) -> int:
+    """Return the index of the container after the last paragraph directly in an article."""
+    end = article.index
+    for block in blocks:
+        if block.container.parent is article and is_prose(block):
+            end = block.container.end
+    return end
+
+
+def _are_marked_as_pages(items: Iterable[Container], blocks: Sequence[Block]) -> bool:
+    """Return whether each item has a date or an image: links that belong to a text have not."""
+    marked = set()
+    for block in blocks:
+        if block.images or _DATE.search(block.text):
+            marked.update(islice(block.container.ancestors(), _MAX_DEPTH))
+    return marked.issuperset(items)
 
 
 def _is_teaser(item: Sequence[Block]) -> bool:

@@ -12,6 +12,7 @@ parent comes before it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 HEADING, ITEM, PARAGRAPH, PREFORMATTED, ROW, OTHER = range(6)
@@ -19,6 +20,15 @@ HEADING, ITEM, PARAGRAPH, PREFORMATTED, ROW, OTHER = range(6)
 FORMS = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), HEADING) | {"li": ITEM}
 FORMS |= dict.fromkeys(("p", "blockquote", "dd"), PARAGRAPH)
 """The form of text by the element around it; OTHER in all others."""
+
+_MIN_PROSE_CHARS = 80
+_MAX_PROSE_LINKED_SHARE = 0.4
+# A text with more characters between two spaces is in a script without spaces, like Chinese.
+_MAX_CHARS_PER_WORD = 15
+# A word of such a script has about as many characters.
+_CHARS_PER_WORD_WITHOUT_SPACES = 2
+_MIN_PROSE_CHARS_WITHOUT_SPACES = 35
+_DIGITS = re.compile(r"\d+")
 
 # Marks in a block's `marked` text: around code, inline formulas and displayed formulas.
 CODE = "\x01"
@@ -127,3 +137,37 @@ class Block:
         self.is_header = False
         self.links = 0
         self.images = 0
+
+
+def num_words(block: Block) -> int:
+    """Return the number of words of a block; of a script without spaces, an estimate."""
+    num = block.text.count(" ") + 1
+    if is_without_spaces(block, num):
+        return block.chars // _CHARS_PER_WORD_WITHOUT_SPACES
+    return num
+
+
+def is_without_spaces(block: Block, num_words: int) -> bool:
+    """Return whether a block with so many words between spaces is in a script without spaces."""
+    return block.chars > _MAX_CHARS_PER_WORD * num_words and not block.text.isascii()
+
+
+def is_prose(block: Block) -> bool:
+    """Return whether a block has a sentence or two that are not mostly links."""
+    if block.form == HEADING or block.link_chars >= _MAX_PROSE_LINKED_SHARE * block.chars:
+        return False
+    if block.chars > _MIN_PROSE_CHARS:
+        return True
+    if block.chars <= _MIN_PROSE_CHARS_WITHOUT_SPACES:
+        return False
+    return is_without_spaces(block, block.text.count(" ") + 1)
+
+
+Key = tuple["Container | None", str, str]
+"""The parent, the tag and the first class of a container."""
+
+
+def key_of(container: Container) -> Key:
+    """Return what siblings of one kind have in common."""
+    first_class = container.names.partition(" ")[0]
+    return container.parent, container.tag, _DIGITS.sub("", first_class)

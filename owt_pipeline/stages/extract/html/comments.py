@@ -5,13 +5,15 @@
       <div class="item"> <b>Nagy</b> <time>12:30</time> <p>We waited for years.</p> </div>
       <div class="item"> …
 
-The name of their class may be a word of any language, or have no meaning. They are comments in two
-cases, each below 150 words of prose:
+The name of their class may be a word of any language, or have no meaning. They are comments in
+three cases, each below 150 words of prose:
 
 - each has a line or two with a name and a time, and then a text;
+- three or more have a text, and below it a line with a time and a link, such as one to reply;
 - three or more of them follow an `<article>`, in the same element, and have sentences only.
 
-Posts of a forum are not comments: the first one is an element of the same kind.
+A `<dd>` belongs to the `<dt>` before it. Posts of a forum are not comments: the first one is an
+element of the same kind.
 """
 
 from __future__ import annotations
@@ -20,17 +22,30 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from owt_pipeline.stages.extract.html.blocks import HEADING, PREFORMATTED, ROW, Block, Container
+from owt_pipeline.stages.extract.html.blocks import (
+    HEADING,
+    PREFORMATTED,
+    ROW,
+    Block,
+    Container,
+    Key,
+    is_prose,
+    is_without_spaces,
+    key_of,
+    num_words,
+)
 from owt_pipeline.stages.extract.html.names import CHROME, COMMENT, HIDDEN
 
 _MIN_ARTICLE_WORDS = 150
-_MIN_PROSE_CHARS = 80
 _MAX_LINKED_SHARE = 0.4
-# Two items with a name and a time are comments; without these it takes three.
+# Two items with a name and a time above are comments; others from three on.
 _MIN_SIGNED = 2
-_MIN_UNSIGNED = 3
+_MIN_OTHERS = 3
+# The share of items with a name and a time. A comment may be from `just now`, or removed.
+_MIN_SIGNED_SHARE = 0.8
 # A shorter block is not taken for the text of a comment.
 _MIN_TEXT_CHARS = 25
+_MIN_TEXT_CHARS_WITHOUT_SPACES = 12
 _NO_TEXT_FORMS = frozenset((HEADING, ROW, PREFORMATTED))
 _MIN_MEAN_WORDS = 8
 # The share of items whose longest text ends with the end of a sentence.
@@ -41,16 +56,15 @@ _MAX_LINE_CHARS = 60
 _MAX_NAME_WORDS = 4
 # Containers around a block that are searched for items. A hostile page has thousands.
 _MAX_DEPTH = 12
-_DIGITS = re.compile(r"\d+")
-# A year, a clock, or a number with one or two words, as in `3 days ago` and `vor 3 Tagen`.
-_TIME = re.compile(
-    r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b"
-    r"|(?:^|\b[^\W\d]{1,8} )\d{1,2} ?[^\W\d]{1,10}\.?(?: [^\W\d]{1,10})?$"
-)
+# An item of more blocks is not a comment.
+_MAX_BLOCKS_OF_ITEM = 200
+_CLOCK = re.compile(r"\b\d{1,2}[:h]\d\d\b")
+# A number with one or two words, as in `3 days ago` and `vor 3 Tagen`, after a word or a dot.
+_AGO = r"(?:^|\b[^\W\d]{1,8} |[·•] ?)\d{1,2} ?[^\W\d]{1,10}\.?(?: [^\W\d]{1,10})?$"
+_TIME = re.compile(rf"\b(?:19|20)\d\d\b|{_CLOCK.pattern}|{_AGO}")
+_MOMENT = re.compile(rf"{_CLOCK.pattern}|{_AGO}")
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_SENTENCE_ENDS = tuple(".!?…。！？\"”»'’)")
-
-_Key = tuple[Container | None, str, str]
+_SENTENCE_ENDS = tuple(".!?…。！？؟\"”»'’)")
 
 
 def mark_comments(blocks: Sequence[Block]) -> None:
@@ -60,53 +74,69 @@ def mark_comments(blocks: Sequence[Block]) -> None:
         return
     groups = _groups(blocks, start)
     article = _article_of(blocks[:start])
-    is_single = article is not None and _key_of(article) not in groups
-    keys_before: set[_Key] = set()
+    is_single = article is not None and key_of(article) not in groups
+    keys_before: set[Key] = set()
+    keys: set[Key] = set()
     for key, items in groups.items():
         # Paragraphs without a class are the sentences of an item.
         if len(items) < _MIN_SIGNED or key[1:] == ("p", ""):
             continue
         first = next(iter(items))
-        is_below = is_single and len(items) >= _MIN_UNSIGNED and _follows(article, first)
+        is_below = is_single and len(items) >= _MIN_OTHERS and _follows(article, first)
         is_unsigned = is_below and key[2] != ""
-        if not is_unsigned and not _is_signed(_blocks_in(first, blocks, items[first])):
+        # Most groups are told by their first items.
+        first_items = [_blocks_of(item, blocks, items[item]) for item in islice(items, 2)]
+        if not is_unsigned and not any(map(_is_signed, first_items)):
             continue
-        texts = [_blocks_in(item, blocks, index) for item, index in items.items()]
-        if not _are_sentences(texts) or not (is_unsigned or all(map(_is_signed, texts))):
-            continue
-        keys_before = keys_before or _keys_of(blocks[:start])
-        if key not in keys_before:
-            for item in items:
-                item.kind |= COMMENT
+        texts = [_blocks_of(item, blocks, index) for item, index in items.items()]
+        if _are_sentences(texts) and (is_unsigned or _are_signed(texts)):
+            keys_before = keys_before or _keys_of(blocks[:start])
+            if key not in keys_before:
+                keys.add(key)
+    if keys:
+        for block in blocks[start:]:
+            _mark(block, keys)
 
 
-def _groups(blocks: Sequence[Block], start: int) -> dict[_Key, dict[Container, int]]:
+def _mark(block: Block, keys: set[Key]) -> None:
+    """Set COMMENT in the containers around a block that have one of the keys."""
+    for container in islice(block.container.ancestors(), _MAX_DEPTH):
+        parent, tag, _ = key = key_of(container)
+        # The name and the time of a `<dd>` are in other children of the list.
+        if key in keys or (tag in ("dt", "dd") and any(key[0] is parent for key in keys)):
+            container.kind |= COMMENT
+
+
+def _groups(blocks: Sequence[Block], start: int) -> dict[Key, dict[Container, int]]:
     """Return the containers with text after the first `start` blocks, by their kind.
 
     Each container has the index of its first text.
     """
-    groups: dict[_Key, dict[Container, int]] = {}
+    groups: dict[Key, dict[Container, int]] = {}
     known: set[Container] = set()
     last_before = blocks[start - 1].container.index
     for index, block in enumerate(islice(blocks, start, None), start):
-        is_linked = block.link_chars >= _MAX_LINKED_SHARE * block.chars
-        if block.chars < _MIN_TEXT_CHARS or is_linked or block.form in _NO_TEXT_FORMS:
+        if not _is_text(block):
             continue
         for container in islice(block.container.ancestors(), _MAX_DEPTH):
             if container.index <= last_before or container in known:
                 break
             known.add(container)
-            groups.setdefault(_key_of(container), {})[container] = index
+            groups.setdefault(key_of(container), {})[container] = index
     return groups
 
 
-def _key_of(container: Container) -> _Key:
-    """Return what siblings of one kind have in common: parent, tag and first class."""
-    name = _DIGITS.sub("", container.names.partition(" ")[0])
-    return container.parent, container.tag, name
+def _is_text(block: Block) -> bool:
+    """Return whether a block may be the text of a comment, or its first paragraph."""
+    if block.form in _NO_TEXT_FORMS or block.link_chars >= _MAX_LINKED_SHARE * block.chars:
+        return False
+    if block.chars >= _MIN_TEXT_CHARS:
+        return True
+    is_long = block.chars >= _MIN_TEXT_CHARS_WITHOUT_SPACES
+    return is_long and is_without_spaces(block, block.text.count(" ") + 1)
 
 
-def _keys_of(blocks: Iterable[Block]) -> set[_Key]:
+def _keys_of(blocks: Iterable[Block]) -> set[Key]:
     """Return the kinds of the containers around blocks."""
     containers: set[Container] = set()
     for block in blocks:
@@ -114,40 +144,53 @@ def _keys_of(blocks: Iterable[Block]) -> set[_Key]:
             if container in containers:
                 break
             containers.add(container)
-    return set(map(_key_of, containers))
+    return set(map(key_of, containers))
 
 
-def _blocks_in(item: Container, blocks: Sequence[Block], index: int) -> Sequence[Block]:
-    """Return the blocks in a container that has the block at `index`."""
+def _blocks_of(item: Container, blocks: Sequence[Block], index: int) -> Sequence[Block]:
+    """Return the blocks of an item that has the block at `index`.
+
+    For a `<dd>` these are the blocks from the `<dt>` before it to the next `<dt>`.
+    """
+    outer = item.parent if item.tag == "dd" and item.parent is not None else item
     first = index
     last = index
-    while first > 0 and item.index <= blocks[first - 1].container.index < item.end:
+    is_complete = False
+    while not is_complete and first > 0 and index - first < _MAX_BLOCKS_OF_ITEM:
+        before = blocks[first - 1].container
+        if not outer.index <= before.index < outer.end:
+            break
+        is_complete = outer is not item and _is_in_term(before)
         first -= 1
-    while last + 1 < len(blocks) and item.index <= blocks[last + 1].container.index < item.end:
+    while last + 1 < len(blocks) and last - index < _MAX_BLOCKS_OF_ITEM:
+        after = blocks[last + 1].container
+        if not outer.index <= after.index < outer.end:
+            break
+        if outer is not item and _is_in_term(after):
+            break
         last += 1
     return blocks[first : last + 1]
 
 
+def _is_in_term(container: Container) -> bool:
+    return any(one.tag == "dt" for one in islice(container.ancestors(), _MAX_DEPTH))
+
+
 def _end_of_prose(blocks: Sequence[Block]) -> int | None:
     """Return the number of blocks up to the 150th word of prose; None if there are fewer words."""
-    num_words = 0
+    words = 0
     for index, block in enumerate(blocks):
-        if _is_prose(block):
-            num_words += block.text.count(" ") + 1
-            if num_words >= _MIN_ARTICLE_WORDS:
+        if is_prose(block):
+            words += num_words(block)
+            if words >= _MIN_ARTICLE_WORDS:
                 return index + 1
     return None
-
-
-def _is_prose(block: Block) -> bool:
-    is_linked = block.link_chars >= _MAX_LINKED_SHARE * block.chars
-    return block.chars > _MIN_PROSE_CHARS and not is_linked and block.form != HEADING
 
 
 def _article_of(blocks: Sequence[Block]) -> Container | None:
     """Return the `<article>` around the last prose of `blocks`; None if there is none."""
     for block in reversed(blocks):
-        if _is_prose(block):
+        if is_prose(block):
             articles = (one for one in block.container.ancestors() if one.tag == "article")
             return next(articles, None)
     return None
@@ -164,25 +207,51 @@ def _follows(article: Container | None, item: Container) -> bool:
 
 
 def _are_sentences(items: Sequence[Sequence[Block]]) -> bool:
-    """Return whether items have text without headings and few links, and most end a sentence."""
-    num_words = 0
+    """Return whether items have text without titles and few links, and most end a sentence."""
+    words = 0
     num_ended = 0
     chars = 0
     link_chars = 0
     for blocks in items:
-        for block in blocks:
-            if block.form in _NO_TEXT_FORMS:
+        for index, block in enumerate(blocks):
+            if block.form in _NO_TEXT_FORMS and (index or not _is_headed_by_name(blocks)):
                 return False
-            num_words += block.text.count(" ") + 1
+            words += num_words(block)
             chars += block.chars
             link_chars += block.link_chars
         longest = max(blocks, key=lambda block: block.chars)
         num_ended += longest.text.endswith(_SENTENCE_ENDS)
-    is_text = num_words >= _MIN_MEAN_WORDS * len(items) and link_chars < _MAX_LINKED_SHARE * chars
+    is_text = words >= _MIN_MEAN_WORDS * len(items) and link_chars < _MAX_LINKED_SHARE * chars
     return is_text and num_ended >= _MIN_ENDED_SHARE * len(items)
 
 
+def _is_headed_by_name(blocks: Sequence[Block]) -> bool:
+    """Return whether the first block is a heading with a name, and the second has a clock.
+
+    A heading with a year below it may belong to a part of the text.
+    """
+    name = blocks[0]
+    if name.form != HEADING or name.chars > _MAX_LINE_CHARS or len(blocks) < _MAX_LINES - 1:
+        return False
+    is_name = 0 < len(_WORD.findall(name.text)) <= _MAX_NAME_WORDS
+    time = blocks[1]
+    return is_name and time.chars <= _MAX_LINE_CHARS and _CLOCK.search(time.text) is not None
+
+
+def _are_signed(items: Sequence[Sequence[Block]]) -> bool:
+    """Return whether nearly all items are signed."""
+    num_above = sum(map(_is_signed_above, items))
+    if num_above >= _MIN_SIGNED_SHARE * len(items):
+        return True
+    num_signed = sum(map(_is_signed, items))
+    return len(items) >= _MIN_OTHERS and num_signed >= _MIN_SIGNED_SHARE * len(items)
+
+
 def _is_signed(blocks: Sequence[Block]) -> bool:
+    return _is_signed_above(blocks) or _is_signed_below(blocks)
+
+
+def _is_signed_above(blocks: Sequence[Block]) -> bool:
     """Return whether an item has a text after lines with a name and a time."""
     has_name = False
     has_time = False
@@ -196,3 +265,11 @@ def _is_signed(blocks: Sequence[Block]) -> bool:
         name = block.text if time is None else block.text[: time.start()]
         has_name |= 0 < len(_WORD.findall(name)) <= _MAX_NAME_WORDS
     return False
+
+
+def _is_signed_below(blocks: Sequence[Block]) -> bool:
+    """Return whether an item has a text before a line with a time and a link."""
+    line = blocks[-1]
+    if line.chars > _MAX_LINE_CHARS or not line.links or not any(map(_is_text, blocks[:-1])):
+        return False
+    return _MOMENT.search(line.text) is not None

@@ -10,10 +10,16 @@ INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
 """A letter that begins a text and is larger than it."""
 _CAPITALS = re.compile(r"(?:[^\W\d_a-z] )?[^\W\d_a-z]{2,}(?=[\s,’'-])")
 """The capitals after a large letter, as in `T` and `HE FERRY to the islands`."""
-# Letters that are words of English, French, Italian or Spanish.
-_LETTER_WORDS = frozenset("AEIOYÀÉ")
+# Letters that are words of English, French, Italian, Spanish, Russian or Ukrainian.
+_LETTER_WORDS = frozenset("AEIOYÀÉ\u0410\u0412\u0417\u0418\u0406\u041a\u041e\u0421\u0423\u042f")
+_INITIAL_NAME = re.compile(r"drop-?cap|init(?:ial|-?cap)|lettrine|first-?letter", re.IGNORECASE)
 # A shorter text may be a title in capitals.
 _MIN_CHARS_AFTER_CAPITALS = 30
+
+
+def names_initial(classes: str) -> bool:
+    """Return whether classes name a large first letter."""
+    return _INITIAL_NAME.search(classes) is not None
 
 
 def is_initial(last: Block, block: Block) -> bool:
@@ -37,6 +43,18 @@ def _continues(initial: str, text: str) -> bool:
     is_index = text[0] == initial[-1] or (initial == "Q" and text[0] != "U")
     is_one_letter = sum(map(str.isalpha, initial)) == 1
     return is_one_letter and not is_index and len(text) >= _MIN_CHARS_AFTER_CAPITALS
+
+
+def without_gap(text: str, *, is_named: bool) -> str:
+    """Return a text without the space after a first letter that is an element of its own.
+
+    The space is in the page's source only, since a large letter floats. Before a text in lower
+    case, only an element named as such a letter shows this.
+    """
+    initial, _, rest = text.partition(" ")
+    if initial in _LETTER_WORDS or not _continues(initial, rest):
+        return text
+    return initial + rest if is_named or not rest[0].islower() else text
 
 
 def with_initial(initial: str, text: str) -> str:

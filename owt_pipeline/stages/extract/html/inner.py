@@ -27,7 +27,7 @@ _STYLE = re.compile(
 )
 _DOLLARS = re.compile(r"(\$\$?)([^$]+)\1")
 _GUTTER_NAME = re.compile(
-    r"(?:^|[\s_-])(?:line-?nos?|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num"
+    r"(?:^|[\s_-])(?:line-?nos?|lines-num|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num"
     r"|rouge-gutter|gl|hljs-ln-numbers|hljs-ln-n|line-numbers-rows|linenodiv|td-line-number)"
     r"(?=[\s_-]|$)",
     re.IGNORECASE,
@@ -37,6 +37,11 @@ _LINE_NAME = re.compile(
     r"(?:^|[\s_-])(?:cl|(?!inline|underline|outline|headline|newline)[A-Za-z]*?[lL]ine)"
     r"(?:[-_]?(?:text|code|content|wrapper))?(?=$|[\s_]|\d|-\d|-[a-z]+\d)"
 )
+PROTECTED_ADDRESS = "/cdn-cgi/l/email-protection#"
+"""Start of the links in which Cloudflare hides an address, as `address_in` reads it."""
+# Attributes with the number of a line: of the element with the number, or of the line itself.
+_NUMBER_ATTRIBUTES = frozenset(("data-line-number", "data-linenumber", "data-lineno"))
+_LINE_ATTRIBUTES = _NUMBER_ATTRIBUTES | {"data-line"}
 _LANGUAGE = re.compile(
     r"(?:^|\s)lang(?:uage)?-(?!none\b|text\b|plain)([a-z][a-z0-9+#]{0,15})(?=\s|$)", re.IGNORECASE
 )
@@ -49,12 +54,21 @@ _ENDED = re.compile(f"{_END}\n?")
 _STARTED = re.compile(f"\n?{_START}+")
 _NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
 _SHOWN_AS_FLEX = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.IGNORECASE)
-# Not `pre-wrap` and `pre-line`, which editors write for prose.
+# Editors write `pre-wrap` and `pre-line` for prose, too: these need letters of equal width.
 _KEEPS_SPACES = re.compile(r"white-space\s*:\s*pre\s*(?:!|;|$)", re.IGNORECASE)
+_KEEPS_SPACES_AND_WRAPS = re.compile(r"white-space\s*:\s*(?:pre-wrap|break-spaces)", re.IGNORECASE)
+_EQUAL_WIDTH = re.compile(
+    r"font(?:-family)?\s*:[^;]*(?:mono|courier|consolas|menlo|monaco)", re.IGNORECASE
+)
 _FLEX_NAME = re.compile(r"(?:^|\s)(?:d-|is-|uk-)?(?:inline-)?flex(?=\s|$)")
 _SHOWN_AS_BLOCK = re.compile(
     r"display\s*:\s*(?:block|flex|grid|table|list-item)\b(?!-)", re.IGNORECASE
 )
+
+_SHOWN_APART = re.compile(r"display\s*:\s*(?:block|flex|grid|table|list-item)", re.IGNORECASE)
+_FLOATS = re.compile(r"float\s*:", re.IGNORECASE)
+_BLOCK_NAME = re.compile(r"(?:^|\s)(?:d-|is-|uk-display-)?block(?=\s|$)")
+_BREAK_NAME = re.compile(r"(?:^|\s)(?:br|break|newline)(?=\s|$)|(?<![a-z])line-?break(?=\s|$)")
 
 
 class RawElement:
@@ -205,7 +219,7 @@ class PreText(RawElement):
         is_block = tag in BLOCK or is_shown_as_block(attributes)
         if is_block:
             self._line_depths.append(self.depth)
-        if is_block or _names_line(classes) or "data-line" in attributes:
+        if is_block or _names_line(classes) or not _LINE_ATTRIBUTES.isdisjoint(attributes):
             self.pieces.append(_START)
 
     def end(self) -> None:
@@ -239,7 +253,8 @@ def _language_of(classes: str) -> str | None:
 def is_line_number(attributes: Mapping[str, str]) -> bool:
     """Return whether an element is marked as the number of a line of code."""
     classes = attributes.get("class")
-    return (classes is not None and _names_gutter(classes)) or "data-line-number" in attributes
+    is_named = classes is not None and _names_gutter(classes)
+    return is_named or not _NUMBER_ATTRIBUTES.isdisjoint(attributes)
 
 
 # A page of code has thousands of lines with the same few classes.
@@ -256,13 +271,41 @@ def _names_line(classes: str) -> bool:
 def keeps_spaces(attributes: Mapping[str, str]) -> bool:
     """Return whether an element's own style shows its text as it is written, like code."""
     style = attributes.get("style")
-    return style is not None and _KEEPS_SPACES.search(style) is not None
+    # Few styles have the word, and searching for it is faster than an expression.
+    if style is None or "white-space" not in style.lower():
+        return False
+    if _KEEPS_SPACES.search(style) is not None:
+        return True
+    has_equal_width = _EQUAL_WIDTH.search(style) is not None
+    return has_equal_width and _KEEPS_SPACES_AND_WRAPS.search(style) is not None
 
 
 def is_shown_as_block(attributes: Mapping[str, str]) -> bool:
     """Return whether an element's own style shows it as a block, whatever its tag."""
     style = attributes.get("style")
     return style is not None and _SHOWN_AS_BLOCK.search(style) is not None
+
+
+def is_spaced(attributes: Mapping[str, str]) -> bool:
+    """Return whether the text of an inline element stands apart from the text around it.
+
+    Its own style, or a class of Tailwind or Bootstrap, shows it as a block or as a cell. A large
+    first letter, which floats, belongs to the text after it.
+    """
+    style = attributes.get("style")
+    if style is not None and _SHOWN_APART.search(style) is not None:
+        return _FLOATS.search(style) is None
+    classes = attributes.get("class")
+    # Few classes have the word, and searching for it is faster than an expression.
+    if classes is None or "block" not in classes:
+        return False
+    return _BLOCK_NAME.search(classes) is not None and "float" not in classes
+
+
+@lru_cache(1 << 10)
+def names_break(classes: str) -> bool:
+    """Return whether classes draw an empty element as the end of a line."""
+    return _BREAK_NAME.search(classes) is not None
 
 
 def names_flex(classes: str) -> bool:

@@ -16,10 +16,12 @@ from owt_pipeline.stages.extract.html.names import MARKED, read_names
 _MAX_BYLINES = 60
 _MAX_LICENCES = 40
 _MAX_BYLINE_CHARS = 2000
+_MAX_CHARS_BEFORE_BADGE = 300
 # Controls that open a part of the page which is not its text.
 _OPENS_OVERLAY = re.compile(
     r"modal|dialog|popup|popover|lightbox|overlay|offcanvas|dropdown|menu|nav", re.IGNORECASE
 )
+_WORDS_BEFORE_NAME = frozenset(("by", "von", "par", "por", "and", "und", "et"))
 _QUOTED_NAME = re.compile(r"[\"'`]([#.]?)([A-Za-z][\w-]*)[\"'`]")
 """A name in a script, as in `toggle('rest')` and `document.querySelector('#rest')`."""
 _PARENT = re.compile(r"parent(?:Node|Element)|\.parent\(")
@@ -119,8 +121,10 @@ class MarkCollector:
         """
         classes = attributes.get("class")
         prop = attributes.get("itemprop")
-        if classes and prop is None and not read_names(classes) & MARKED:
-            self._add_badge()
+        if self.open and tag in ("time", "button"):
+            self._separate(is_glued_only=False)
+        elif self.open and prop is None and not (classes and read_names(classes) & MARKED):
+            self._separate(is_glued_only=True)
         is_name = prop == "name" or classes == "fn"
         if self.open and is_name and self.open[-1].name is None:
             name = BylineCandidate(tag, attributes, container, depth)
@@ -132,11 +136,20 @@ class MarkCollector:
             self._page.marked.append(candidate)
             self.open.append(candidate)
 
-    def _add_badge(self) -> None:
-        """Separate an element that follows a name without a space: it is drawn as a badge."""
+    def _separate(self, *, is_glued_only: bool) -> None:
+        """Separate an element from the name before it: it is drawn as a badge or as a line.
+
+        Other elements than a time and a button are separate only if no space precedes them.
+        """
         for candidate in self.open:
-            is_glued = bool(candidate.pieces) and candidate.pieces[-1][-1:].isalpha()
-            if is_glued and len(candidate.text.split()) > 1:
+            # Hostile pages have thousands of elements in one that is marked.
+            if not candidate.pieces or candidate.chars > _MAX_CHARS_BEFORE_BADGE:
+                continue
+            if is_glued_only and not candidate.pieces[-1][-1:].isalpha():
+                continue
+            words = candidate.text.split()[-2:]
+            is_name = len(words) == 2 and all(word[0].isupper() for word in words)
+            if is_name and words[-1].lower() not in _WORDS_BEFORE_NAME:
                 candidate.pieces.append(" | ")
 
     def add(self, text: str) -> None:

@@ -145,7 +145,7 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     container.names = names
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
-    if _is_schema_comment(attributes):
+    if role == "comment" or _is_schema_comment(attributes):
         kind |= COMMENT
     if ("style" in attributes or "hidden" in attributes) and is_unshown(attributes):
         if names_opened(container.names):

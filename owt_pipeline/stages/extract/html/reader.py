@@ -17,8 +17,9 @@ from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
 from owt_pipeline.stages.extract.html.comments import mark_comments
-from owt_pipeline.stages.extract.html.initials import INITIAL
+from owt_pipeline.stages.extract.html.initials import INITIAL, names_initial
 from owt_pipeline.stages.extract.html.inner import (
+    PROTECTED_ADDRESS,
     Formula,
     PreText,
     RawElement,
@@ -28,7 +29,9 @@ from owt_pipeline.stages.extract.html.inner import (
     formula_of_image,
     is_flex,
     is_shown_as_block,
+    is_spaced,
     keeps_spaces,
+    names_break,
     names_flex,
 )
 from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by, sibling_opened_by
@@ -60,8 +63,8 @@ from owt_pipeline.stages.extract.html.structure import (
 # Inline elements that mean nothing without attributes.
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
-# Classes of an empty <span> that is drawn as the end of a line.
-_BREAK_NAMES = frozenset(("br", "break", "line-break", "linebreak", "newline"))
+# Elements that a class draws as the end of a line, if they are empty.
+_BREAK_TAGS = frozenset(("span", "i", "em", "b"))
 # Attributes of inline elements that are noted.
 _NOTED_ATTRIBUTES = CONTROLS | {"rel"}
 _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
@@ -109,7 +112,10 @@ class _Reader(Structure):
         if tag in _BARE:
             if attributes:
                 self._start_inline(tag, attributes)
-            elif self._flex is not None and self._stack[-1] is self._flex:
+                return
+            if self._open_marks and tag != "wbr":
+                self._marks.start(tag, attributes, self._at, len(self._stack))
+            if self._flex is not None and self._stack[-1] is self._flex:
                 self._add_space()
                 self._stack.append(self._add_space)
             else:
@@ -117,6 +123,8 @@ class _Reader(Structure):
             return
         if self._open_marks and tag not in INLINE:
             self._marks.add(" ")
+            if tag == "button" and not attributes:
+                self._marks.start(tag, attributes, self._at, len(self._stack))
         start = _STARTS.get(tag)
         if start is not None:
             start(self, tag, attributes)
@@ -270,6 +278,9 @@ class _Reader(Structure):
             kind = read_names(classes)
             if self._start_unusual_inline(tag, attributes, classes, kind):
                 return
+            if ("style" in attributes or "block" in classes) and is_spaced(attributes):
+                self._add_space()
+                self._stack[-1] = self._add_space
         if (
             kind & MARKED
             or tag == "time"
@@ -277,7 +288,11 @@ class _Reader(Structure):
             or not _NOTED_ATTRIBUTES.isdisjoint(attributes)
         ):
             self._note(tag, attributes)
-        if tag == "span" and classes in _BREAK_NAMES:
+        if tag == "span" and not self._pieces:
+            self._has_named_initial = names_initial(classes)
+            if "aria-label" in attributes:
+                self._take_label(attributes["aria-label"])
+        if tag in _BREAK_TAGS and classes and names_break(classes):
             self._pieces.append(BREAK)
         elif tag == "a" and "href" in attributes:
             self._start_link(attributes)
@@ -309,7 +324,7 @@ class _Reader(Structure):
                 self._stack.pop()
                 self._start_block(tag, attributes)
                 return True
-            is_decoration = attributes.get("aria-hidden") == "true" and "cap" not in classes
+            is_decoration = attributes.get("aria-hidden") == "true"
             if is_unshown_itself or is_decoration:
                 kind |= HIDDEN
         if not kind & HIDDEN and "MathJax" not in classes:
@@ -324,7 +339,12 @@ class _Reader(Structure):
         href = attributes["href"]
         self._links_around += 1
         self._links += 1
-        self._stack[-1] = self._end_link
+        is_spaced_itself = self._stack[-1] is not None
+        self._stack[-1] = self._end_spaced_link if is_spaced_itself else self._end_link
+        if href.startswith(PROTECTED_ADDRESS):
+            self._stack[-1] = partial(
+                self._end_protected_link, len(self.blocks), len(self._pieces), href
+            )
         if href.startswith("#"):
             self.page.controlled.add(href[1:])
             if self._at.form == HEADING and self._at.parent is not None:
@@ -334,8 +354,20 @@ class _Reader(Structure):
 
     def _end_link(self) -> None:
         self._links_around -= 1
-        if self._flex is not None and self._stack[-1] is self._flex:
-            self._add_space()
+
+    def _end_protected_link(self, num_blocks: int, start: int, href: str) -> None:
+        """Write the address of a link in place of `[email protected]`."""
+        self._links_around -= 1
+        if num_blocks < len(self.blocks):
+            return
+        text = " ".join("".join(self._pieces[start:]).split())
+        address = address_in({"data-cfemail": href.removeprefix(PROTECTED_ADDRESS)})
+        if text == "[email protected]" and address:
+            self._pieces[start:] = [address]
+
+    def _end_spaced_link(self) -> None:
+        self._links_around -= 1
+        self._add_space()
 
     def _start_unseen(self, tag: str, attributes: Attributes) -> None:
         """Take an element that a browser does not show as text, or shows in its own way."""

@@ -20,13 +20,19 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
-from owt_pipeline.stages.extract.html.initials import INITIAL, is_initial, with_initial
+from owt_pipeline.stages.extract.html.initials import (
+    INITIAL,
+    is_initial,
+    with_initial,
+    without_gap,
+)
 from owt_pipeline.stages.extract.html.inner import (
     PreText,
     RawElement,
     Unseen,
     counts_up,
     is_line_number,
+    keeps_spaces,
 )
 from owt_pipeline.stages.extract.html.marks import MarkCollector, ParsedPage
 from owt_pipeline.stages.extract.html.names import CHROME
@@ -44,7 +50,7 @@ _MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others 
 TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
 """Forms of text that may begin with a large letter."""
 # A script that takes an object for a text writes this.
-_SCRIPT_OBJECT = "[object Object]"
+_SCRIPT_OBJECTS = re.compile(r"(?:\[object \w+\][,;\s]*)+")
 _LINE_ENDS = re.compile("\n+")
 _EMPTY_LINES = re.compile("\n{3,}")
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
@@ -113,6 +119,8 @@ class Structure:
         # that it is in, or was in if that has ended.
         self._initial = ""
         self._initial_at = self._at
+        # Whether the text begins in an element that is named as a large first letter.
+        self._has_named_initial = False
         # The latest inline elements that are for screen readers only, and for all others only,
         # and where they are: the number of blocks and of pieces before them.
         self._for_readers = ""
@@ -146,7 +154,10 @@ class Structure:
     def _end_block(self) -> None:
         """Make a block of the pieces."""
         text, marked = _read_pieces("".join(self._pieces))
-        if text and text != _SCRIPT_OBJECT:
+        if text[1:2] == " " and len(self._pieces[0].strip()) == 1 and marked is None:
+            text = without_gap(text, is_named=self._has_named_initial)
+        is_object = text.startswith("[object ") and _SCRIPT_OBJECTS.fullmatch(text) is not None
+        if text and not is_object:
             self._marks.end_block(text)
             container = self._at
             link_chars = min(self._link_chars, len(text))
@@ -167,6 +178,7 @@ class Structure:
         self._link_chars = 0
         self._links = 0
         self._initial = ""
+        self._has_named_initial = False
 
     def _leave_initial(self, container: Container) -> None:
         """Keep a letter at the end of a container that has nothing else, like a figure, for the
@@ -201,9 +213,16 @@ class Structure:
             self.data(self._for_readers)
         elif self._pieces or self._links_around or self._at.form not in TEXT_FORMS:
             return
-        elif not unseen.is_for_reader and INITIAL.fullmatch(self._for_eyes):
-            self._initial = self._for_eyes
+        # The other of the two may be a drawing.
+        elif INITIAL.fullmatch(self._for_eyes or self._for_readers):
+            self._initial = self._for_eyes or self._for_readers
             self._initial_at = self._at
+
+    def _take_label(self, label: str) -> None:
+        """Take the text for screen readers of an element whose parts are for all others only."""
+        self._unseen_at = len(self.blocks), len(self._pieces)
+        self._for_eyes = ""
+        self._for_readers = label[:_MAX_UNSEEN_CHARS]
 
     def _add_formula(self, latex: str, is_large: bool) -> None:
         """Add a formula; `is_large` if it stands on lines of its own."""
@@ -283,11 +302,17 @@ class Structure:
                 table.rows[-1][1].append(cell)
 
     def _is_numbered_line(self, attributes: Mapping[str, str]) -> bool:
-        """Return whether a cell that starts is a line of code: the one before it has its number."""
+        """Return whether a cell that starts is a line of code: the one before it has its number.
+
+        The number is marked, or the cell's own style keeps spaces.
+        """
         if not self._open_tables or not self._open_tables[-1].rows or is_line_number(attributes):
             return False
         cells = self._open_tables[-1].rows[-1][1]
-        if not cells or not all(cell.is_line_number for cell in cells):
+        if not cells:
+            return False
+        is_marked = all(cell.is_line_number for cell in cells)
+        if not is_marked and not (keeps_spaces(attributes) and all(cell.blocks for cell in cells)):
             return False
         return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
 

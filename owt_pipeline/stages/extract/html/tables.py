@@ -13,6 +13,7 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
+from owt_pipeline.stages.extract.html.inner import counts_up
 
 # Columns or rows that one cell spans. Some pages write 1000 for "all".
 MAX_SPAN = 50
@@ -58,10 +59,19 @@ class Table:
 
 
 def numbered_lines(table: Table, blocks: list[Block]) -> Block | None:
-    """Return the code in a table with a line and its number in each row; None for other tables."""
+    """Return the code in a table with a line and its number in each row; None for other tables.
+
+    The numbers are marked, or the first cells count up.
+    """
     rows = [row for _, row in table.rows if row]
-    if len(rows) < 2 or not all(row[0].is_line_number for row in rows):
+    if len(rows) < 2:
         return None
+    if not all(row[0].is_line_number for row in rows):
+        first_texts = [_plain_cell(row[0].blocks) for row in rows]
+        if not all(first_texts) or not counts_up(" ".join(first_texts)):
+            return None
+        for row in rows:
+            row[0].is_line_number = True
     lines: list[str] = []
     language = next((block.marked for block in blocks if block.form == PREFORMATTED), None)
     for row in rows:

@@ -179,7 +179,10 @@ class ArchiveClient:
             if next(num_requests) == _NUM_BUSY_SHOWN:
                 problem = _problem_of(response)[:80]
                 logger.warning(
-                    "fetch: %s: %s, %d times; trying again", request_name, problem, _NUM_BUSY_SHOWN
+                    "fetch: %s failed %d times (%s); trying again",
+                    request_name,
+                    _NUM_BUSY_SHOWN,
+                    problem,
                 )
             return True
 
@@ -223,8 +226,8 @@ def _check_pause(request_name: str, response: HttpResponse) -> None:
     if seconds > LONGEST_PAUSE:
         raise UserError(
             f"{request_name}: the archive asks for a wait of {seconds:,.0f} s "
-            f"({_problem_of(response)}): run the same command again after that, with a longer "
-            "delay between requests; it continues where it stopped"
+            f"({_problem_of(response)}): wait that long, then run the same command with a longer "
+            "delay between requests to continue"
         )
 
 

@@ -1,0 +1,536 @@
+"""Kills and losses: whatever happens to a crawl, each URL has one outcome, the one that it has
+without the event, and no answer that was kept is requested again."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from fastwarc.warc import ArchiveIterator
+
+from owt_pipeline.engine.runner import run_stages
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.urls import canonical_url, id_of
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import read_root, require_manifest
+from owt_pipeline.stages.collect.stage import STAGE as COLLECT
+from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
+from owt_pipeline.stages.fetch import recorder
+from owt_pipeline.stages.fetch.options import digest_of_source
+from owt_pipeline.stages.fetch.recorder import ShardLease
+from owt_pipeline.stages.fetch.segments import SegmentReader
+from owt_pipeline.stages.fetch.stage import STAGE
+from owt_pipeline.stages.fetch.web import live
+from owt_pipeline.storage.disk import Disk
+from owt_pipeline.storage.folder import Storage
+from tests.conftest import REPOSITORY
+from tests.owt_pipeline.fetch.conftest import Serve, write_urls_to
+from tests.owt_pipeline.fetch.reading import records
+from tests.owt_pipeline.fetch.test_live import command, fetch, options_for, wait_until
+from tests.owt_pipeline.one_process import forget_processes, without_runner
+from tests.owt_pipeline.one_stage import run_alone
+from tests.owt_pipeline.runs import copy_of, drop
+from tests.servers.s3 import s3_bucket
+from tests.servers.web import DOMAIN, ROBOTS, Request, WebServer
+
+HOSTS = [f"{kind}{number}" for kind in ("page", "moved", "missing", "busy") for number in (1, 2)]
+URLS = [f"http://{host}.{DOMAIN}/{page}" for host in HOSTS for page in range(2)]
+NUM_SHARDS = 2
+SECONDS = 1_500_000_000
+
+Outcomes = dict[str, Any]
+"""By URL: the row of its page with the record, or the reason and detail of its reject."""
+
+
+class Web:
+    """A web with pages, redirects and missing pages, of which some hosts are busy at first."""
+
+    def __init__(self) -> None:
+        self.is_up = False
+        self.server = WebServer(dict.fromkeys(HOSTS, self._behave))
+
+    async def _behave(self, request: Request) -> None:
+        if request.host.startswith("busy") and not self.is_up:
+            await request.answer(b"", 503, Retry_After="0")
+        elif request.host.startswith("missing"):
+            await request.answer(b"", 404)
+        elif request.host.startswith("moved") and not request.path.startswith("/new"):
+            await request.redirect(f"/new{request.path}")
+        else:
+            await request.answer()
+
+    def requested(self) -> Counter[str]:
+        """Return how often each URL was requested."""
+        return Counter(
+            {
+                f"http://{host}.{DOMAIN}{path}": count
+                for (host, path), count in self.server.requests.items()
+                if path != ROBOTS and not path.startswith("/new")
+            }
+        )
+
+
+class Crawl(NamedTuple):
+    """A run that fetches URLS from a web."""
+
+    web: Web
+    runtime: Runtime
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.runtime.workdir.uri)
+
+    def fetch(self, *, is_read: bool = False, **options: Any) -> None:
+        """Fetch in a new process, as it were; with `is_read`, something needs all of pages/."""
+        forget_processes()
+        if not is_read:
+            fetch(self.runtime, self.web.server, retries=0, **options)
+            return
+        if (self.folder / "documents").exists():
+            drop(self.folder, "documents")
+        with options_for(self.web.server, retries=0, **options) as fetch_options:
+            stages = [(STAGE, fetch_options), (EXTRACT, EXTRACT.options())]
+            run_stages(stages, self.runtime)
+
+    def outcomes(self) -> Outcomes:
+        """Check that each URL has one outcome, and return them, without the time of requests."""
+        manifest = require_manifest(self.runtime.workdir, "pages")
+        dataset = DatasetReader(self.runtime.workdir, manifest)
+        pages = dataset.table().drop_columns(["fetch_ms"]).to_pylist()
+        rejects = dataset.table(kind="rejects").to_pylist()
+        record_by_id = records(self.runtime, manifest)
+        urls = [row["url"] for row in [*pages, *rejects]]
+        assert sorted(urls) == sorted(map(canonical_url, URLS))
+        assert manifest.counts.entered == len(URLS)
+        assert sorted(record_by_id) == sorted(row["url_id"] for row in pages)
+        by_url: Outcomes = {row["url"]: (row, record_by_id[row["url_id"]]) for row in pages}
+        return by_url | {row["url"]: (row["reason"], row["detail"]) for row in rejects}
+
+    def kept_urls(self) -> set[str]:
+        """Return the URLs whose answers are final and in segments."""
+        root, _ = read_root(self.runtime.workdir)
+        url_by_id = {id_of(canonical_url(url)): url for url in URLS}
+        with options_for(self.web.server, retries=0) as options:
+            prefix = f"live-{digest_of_source(options, 'live', [])}"
+        ids = np.fromiter(url_by_id, np.uint64)
+        return {
+            url_by_id[url_id]
+            for shard in range(NUM_SHARDS)
+            for url_id in SegmentReader(self.runtime.workdir, root, shard, prefix, ids).ids.tolist()
+        }
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files that pages/ consists of."""
+        folders = ("pages", "ledger/pages", "warc")
+        paths = [path for folder in folders for path in (self.folder / folder).rglob("*.*")]
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen_clock() -> Iterator[None]:
+    """Without the runner, and with all pages requested at one time: two crawls have equal rows."""
+    with pytest.MonkeyPatch.context() as patch, without_runner():
+        patch.setattr(live, "time", SimpleNamespace(time=lambda: SECONDS, monotonic=_monotonic))
+        yield
+
+
+_monotonic = live.time.monotonic
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    """Serve the web for all tests of this module."""
+    web = Web()
+    with web.server:
+        yield web
+
+
+def crawl_into(folder: Path, web: Web) -> Crawl:
+    """Return a crawl whose URLs are written, and nothing else."""
+    web.is_up = False
+    return Crawl(web, write_urls_to(folder, URLS, NUM_SHARDS))
+
+
+class Finished(NamedTuple):
+    """A finished crawl of busy hosts, and its outcomes then and after a retry."""
+
+    folder: Path
+    outcomes: Outcomes
+    retried_outcomes: Outcomes
+
+
+@pytest.fixture(scope="module")
+def finished(web: Web, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Return the crawl to which nothing happens."""
+    folder = tmp_path_factory.mktemp("finished")
+    crawl = crawl_into(folder / "run", web)
+    crawl.fetch()
+    copy_of(crawl.folder, folder / "retried")
+    retried = Crawl(web, Runtime(Storage(str(folder / "retried"))))
+    web.is_up = True
+    retried.fetch(retry_failed=True)
+    outcomes = crawl.outcomes()
+    reasons = Counter(outcome[0] for outcome in outcomes.values() if isinstance(outcome[0], str))
+    assert reasons == {"http_404": 4, "http_503": 4}
+    return Finished(crawl.folder, outcomes, retried.outcomes())
+
+
+class Killed(BaseException):
+    """The process ends here: nothing catches it, and it can write nothing any more."""
+
+
+class Point(NamedTuple):
+    """A write of a file, or with `is_deleted` its removal, at which a process is killed.
+
+    Attributes:
+      pattern: matches the beginning of the path in the run's folder.
+      number: counts the writes that match, from 1.
+    """
+
+    pattern: str
+    number: int = 1
+    is_deleted: bool = False
+
+
+@contextmanager
+def killed_at(point: Point, folder: Path, *, is_after: bool) -> Iterator[None]:
+    """Raise Killed before or after a write, and in place of all later ones."""
+    num_left = point.number
+    is_dead = False
+
+    def watched(method: Callable[..., Any], is_deletion: bool) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def write(disk: Disk, name: Any, *arguments: Any) -> Any:
+            nonlocal num_left, is_dead
+            if is_dead:
+                raise Killed
+            names = name if is_deletion else [name]
+            paths = [os.path.relpath(os.path.join(disk.folder, each), folder) for each in names]
+            has_match = any(re.match(point.pattern, path) for path in paths)
+            if is_deletion != point.is_deleted or not has_match:
+                return method(disk, name, *arguments)
+            num_left -= 1
+            if num_left:
+                return method(disk, name, *arguments)
+            is_dead = True
+            if is_after:
+                method(disk, name, *arguments)
+            raise Killed
+
+        return write
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("put_file", "put_if", "delete"):
+            patch.setattr(Disk, name, watched(getattr(Disk, name), name == "delete"))
+        with pytest.raises(Killed):
+            yield
+    assert is_dead, f"nothing was written at {point}"
+
+
+POINTS = {
+    "plan": Point(r"ledger/fetch/work/.*/plan"),
+    "lease": Point(r"warc/part-0000\d/attempt"),
+    "segment": Point(r"warc/part-0000\d/live-"),
+    "later segment": Point(r"warc/part-0000\d/live-", 2),
+    "end of a lease": Point(r"warc/part-0000\d/attempt", is_deleted=True),
+    "rows": Point(r"pages/part-"),
+    "rejects": Point(r"ledger/pages/rejects/part-"),
+    "places": Point(r"ledger/pages/places/part-"),
+    "record": Point(r"ledger/fetch/records/"),
+    "last record": Point(r"ledger/fetch/records/", 2),
+    "list of files": Point(r"ledger/pages/files-"),
+    "sweep": Point(r"ledger/fetch/work/", is_deleted=True),
+}
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("is_retry", [False, True], ids=["crawl", "retry"])
+@pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
+def test_a_crawl_killed_at_any_write_continues_without_a_loss(
+    point: Point, is_retry: bool, is_after: bool, web: Web, finished: Finished, tmp_path: Path
+) -> None:
+    if is_retry:
+        crawl = Crawl(web, Runtime(Storage(str(copy_of(finished.folder, tmp_path / "run")))))
+        expected = finished.retried_outcomes
+    else:
+        crawl = crawl_into(tmp_path / "run", web)
+        expected = finished.outcomes
+    web.is_up = is_retry
+    with killed_at(point, crawl.folder, is_after=is_after):
+        crawl.fetch(retry_failed=is_retry)
+    kept = crawl.kept_urls()
+    before = web.requested()
+    # The root manifest says that a retry has begun, so the flag is not needed any more.
+    crawl.fetch()
+    assert crawl.outcomes() == expected
+    assert not kept & set(web.requested() - before)
+    assert not list((crawl.folder / "warc").glob("*/attempt"))
+    assert not list((crawl.folder / "ledger/fetch").glob("work/*/*"))
+    files = crawl.files()
+    crawl.fetch(is_read=True)
+    assert crawl.files() == files
+
+
+def cut(path: Path) -> None:
+    """Cut a file in half."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def repeat(path: Path) -> None:
+    """Write a segment again with a later number, as a late attempt may do."""
+    shutil.copy(path, re.sub(r"-\d{6}-", "-000077-", str(path)))
+
+
+def hold(path: Path) -> None:
+    """Leave a lease next to a file, as a killed process does."""
+    workdir = Storage(str(path.parents[2]))
+    ShardLease(workdir, f"warc/{path.parent.name}").begin()
+
+
+SEGMENTS = "warc/part-00001/live-*"
+HARMLESS = [
+    ("pages/part-*", Path.unlink),
+    ("pages/part-*", cut),
+    ("ledger/pages/rejects/*", Path.unlink),
+    ("ledger/pages/rejects/*", cut),
+    ("ledger/pages/places/*", Path.unlink),
+    ("ledger/pages/places/*", cut),
+    ("ledger/pages/files-*", Path.unlink),
+    ("ledger/pages/files-*", cut),
+    ("ledger/fetch/records/*", Path.unlink),
+    ("ledger/fetch/records/*", cut),
+    ("ledger/manifest.json", Path.unlink),
+    ("ledger/manifest.json", cut),
+    ("ledger/manifest.json.copy", Path.unlink),
+    (SEGMENTS, repeat),
+    (SEGMENTS, hold),
+]
+
+
+@pytest.fixture
+def crawl(web: Web, finished: Finished, tmp_path: Path) -> Crawl:
+    """Return a copy of the finished crawl, of a web that is up by now."""
+    folder = copy_of(finished.folder, tmp_path / "run")
+    web.is_up = True
+    return Crawl(web, Runtime(Storage(str(folder))))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "happen"),
+    HARMLESS,
+    ids=[f"{pattern} {happen.__name__}" for pattern, happen in HARMLESS],
+)
+def test_what_is_lost_beside_segments_is_rebuilt_from_them(
+    pattern: str, happen: Callable[[Path], None], crawl: Crawl, finished: Finished
+) -> None:
+    before = crawl.web.requested()
+    files = crawl.files()
+    paths = list(crawl.folder.glob(pattern))
+    assert paths
+    for path in paths:
+        happen(path)
+    crawl.fetch(is_read=True)
+    assert crawl.web.requested() == before
+    assert crawl.outcomes() == finished.outcomes
+    repeated = set(crawl.folder.glob("warc/*/*-000077-*"))
+    assert {name: crawl.files()[name] for name in files} == files
+    assert len(crawl.files()) == len(files) + len(repeated)
+
+
+@pytest.mark.parametrize("happen", [Path.unlink, cut])
+def test_lost_segments_are_fetched_again_only_with_refetch(
+    happen: Callable[[Path], None], crawl: Crawl, finished: Finished
+) -> None:
+    for path in crawl.folder.glob(SEGMENTS):
+        happen(path)
+    urls = DatasetReader.open(crawl.runtime.workdir, "urls")
+    lost = [url for batch in urls.batches(1) for url in batch["posted_url"].to_pylist()]
+    before = crawl.web.requested()
+    # Nothing needs them.
+    crawl.fetch()
+    problem = r"warc/part-00001/live-.* (is missing|has \d+ bytes).* of shard 1 .*--refetch"
+    with pytest.raises(UserError, match=problem):
+        crawl.fetch(is_read=True)
+    assert crawl.web.requested() == before
+    crawl.fetch(is_read=True, refetch=True)
+    assert crawl.web.requested() - before == Counter(lost)
+    outcomes = crawl.outcomes()
+    for url, outcome in finished.outcomes.items():
+        if outcome[0] == "http_503" and url in map(canonical_url, lost):
+            outcome = finished.retried_outcomes[url]
+        assert outcomes[url] == outcome
+    requested = crawl.web.requested()
+    crawl.fetch(is_read=True, refetch=True)
+    assert crawl.web.requested() == requested, "nothing is lost any more"
+
+
+class Signal(NamedTuple):
+    """Where a crawl is killed by a signal, and whether it is a retry."""
+
+    place: str
+    is_retry: bool
+
+
+SIGNALS = [
+    Signal("disk", is_retry=False),
+    pytest.param(Signal("disk", is_retry=True), marks=pytest.mark.slow),
+    pytest.param(Signal("s3", is_retry=False), marks=pytest.mark.slow),
+]
+# Half as long as in a real run at most, so that the answers of some segments are kept at the kill.
+SEGMENT_SECONDS = 1.0
+
+
+def fetch_with_short_segments(*arguments: str) -> None:
+    """Fetch as `owt run --until fetch` does; the main function of a process."""
+    recorder.SEGMENT_SECONDS = recorder.BUCKET_SECONDS = SEGMENT_SECONDS
+    sys.exit(run_alone("fetch", arguments[0], list(arguments[1:])))
+
+
+class NotingWeb:
+    """Hosts that note when each page is requested, and reset connections while they are down."""
+
+    def __init__(self) -> None:
+        self.hosts = [f"h{number}" for number in range(8)]
+        self.urls = [f"http://{host}.{DOMAIN}/{page}" for host in self.hosts for page in range(12)]
+        self.times_by_url: dict[str, list[float]] = {}
+        self.is_up = True
+
+    async def behave(self, request: Request) -> None:
+        if not self.is_up and request.host > "h1":
+            request.reset()
+            return
+        url = f"http://{request.host}.{DOMAIN}{request.path}"
+        self.times_by_url.setdefault(url, []).append(time.monotonic())
+        if request.path.startswith("/7"):
+            await request.answer(b"", 404)
+        else:
+            await request.answer()
+
+    def count(self) -> int:
+        """Return the number of requests so far."""
+        return sum(map(len, self.times_by_url.values()))
+
+    def requested(self, since: float, until: float) -> set[str]:
+        """Return the URLs that were requested in a time."""
+        return {
+            url
+            for url, times in self.times_by_url.items()
+            if any(since < seconds < until for seconds in times)
+        }
+
+
+@pytest.mark.parametrize("signalled", SIGNALS, ids=lambda row: f"{row.place}-{row.is_retry}")
+def test_a_kill_costs_only_the_answers_of_the_last_seconds(
+    signalled: Signal, serve: Serve, tmp_path: Path
+) -> None:
+    web = NotingWeb()
+    server = serve(dict.fromkeys(web.hosts, web.behave))
+    with ExitStack() as stack:
+        uri = str(tmp_path)
+        if signalled.place == "s3":
+            uri = stack.enter_context(s3_bucket())
+        runtime = write_urls_to(f"{uri}/run", web.urls, NUM_SHARDS)
+        before: dict[int, bytes] = {}
+        arguments = command(runtime.workdir.uri, server, 0.4)[4:]
+        if signalled.is_retry:
+            web.is_up = False
+            before = records(runtime, fetch(runtime, server, retries=0))
+            assert len(before) == 22
+            web.is_up = True
+            web.times_by_url.clear()
+            arguments.append("--retry_failed")
+        code = f"from {__name__} import fetch_with_short_segments as f; f(*{arguments!r})"
+        started = time.monotonic()
+        with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY) as process:
+            wait_until(lambda: web.count() > len(web.urls) / 2)
+            process.send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        num_requests = web.count()
+        time.sleep(0.3)
+        assert web.count() < num_requests + len(web.hosts), "the crawl goes on"
+        # The round of the retry goes on without the flag.
+        manifest = fetch(runtime, server)
+        assert (manifest.counts.left, manifest.counts.rejected) == (88, {"http_404": 8})
+        early = web.requested(started, killed - SEGMENT_SECONDS - 1)
+        assert early
+        assert not early & web.requested(killed, math.inf)
+        after = records(runtime, manifest)
+        assert before == {url_id: after[url_id] for url_id in before}
+        if signalled.is_retry:
+            assert not any(url.startswith(("http://h0.", "http://h1.")) for url in web.times_by_url)
+        names = runtime.workdir.names()
+        assert not [name for name in names if name.endswith("/attempt") or "/work/" in name]
+        for name in names:
+            if name.startswith("warc/"):
+                stream = io.BytesIO(runtime.workdir.read(name))
+                warc_records = ArchiveIterator(stream, parse_http=False)
+                assert all(record.verify_block_digest() for record in warc_records)
+
+
+def test_no_option_requests_a_page_twice(crawl: Crawl) -> None:
+    before = crawl.web.requested()
+    pages = crawl.files()
+    crawl.fetch(max_page_bytes=5_000)
+    once_more = crawl.web.requested() - before
+    assert set(once_more) == set(URLS)
+    for options in ({}, {"max_page_bytes": 5_000}, {}):
+        crawl.fetch(**options)
+    assert crawl.web.requested() == before + once_more
+    assert {name: crawl.files()[name] for name in pages} == pages
+    crawl.fetch(refetch=True)
+    assert crawl.web.requested() == before + once_more
+
+
+def write_dump(path: Path, scores: dict[str, int]) -> Path:
+    """Write a dump with a submission for each URL."""
+    with path.open("w") as file:
+        for number, (url, score) in enumerate(scores.items()):
+            submission = {"id": f"{path.stem}{number}", "url": url, "score": score}
+            file.write(json.dumps({**submission, "created_utc": 1, "subreddit": "news"}) + "\n")
+    return path
+
+
+def test_a_url_in_another_generation_is_not_requested_again(serve: Serve, tmp_path: Path) -> None:
+    web = NotingWeb()
+    server = serve(dict.fromkeys(web.hosts, web.behave))
+    urls = [f"http://h{number}.{DOMAIN}/page" for number in range(6)]
+    runtime = Runtime(Storage(str(tmp_path / "grown")), add=True)
+    # A score of 1 is too small at first, so the second dump brings these two URLs once more.
+    first = write_dump(tmp_path / "RS_0.ndjson", dict(zip(urls[:4], (5, 5, 1, 1), strict=True)))
+    second = write_dump(tmp_path / "RS_1.ndjson", dict.fromkeys(urls[2:], 5))
+
+    def fetch_dumps(dumps: list[Path], num_shards: int, min_score: int) -> list[int]:
+        """Return the number of rows of each shard of pages/."""
+        collecting = COLLECT.options(
+            dumps=tuple(map(str, dumps)), num_shards=num_shards, min_score=min_score
+        )
+        with options_for(server) as fetching:
+            run_stages([(COLLECT, collecting), (STAGE, fetching)], runtime)
+        return DatasetReader.open(runtime.workdir, "pages").rows_of_shards()
+
+    assert sum(fetch_dumps([first], 2, 3)) == 2
+    before = fetch_dumps([first, second], 3, 3)
+    assert (sum(before[:2]), sum(before[2:])) == (2, 4)
+    assert {url: len(times) for url, times in web.times_by_url.items()} == dict.fromkeys(urls, 1)
+    after = fetch_dumps([first, second], 3, 1)
+    assert (sum(after[:2]), sum(after[2:])) == (4, 2)
+    assert fetch_dumps([first, second], 3, 3) == before
+    assert web.count() == len(urls)
