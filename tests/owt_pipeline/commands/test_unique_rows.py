@@ -155,7 +155,7 @@ def test_pairs_and_copies_must_not_share_a_name(
     pq.write_table(pa.table({"text": TEXTS}), tmp_path / "a.parquet")
     out = tmp_path / "out"
     assert find(tmp_path / "a.parquet", "--unique", out, "--out", out / "a.parquet") == 2
-    assert "is also a copy of --unique" in capsys.readouterr().err
+    assert "would replace a file that --unique writes" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -131,7 +131,7 @@ def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
 
 
 @pytest.mark.parametrize(
-    ("asked", "sent"),
+    ("url", "expected"),
     [
         ("http://www.a.example/sub/y", {"a=1", "b=2"}),
         ("https://www.a.example/", {"a=1", "d=4"}),
