@@ -48,7 +48,7 @@ def changes_by_name(
     return {change.name: change for change in compare(pages_of(kind), old_counts, new_counts)}
 
 
-RELEASED = counts_of(shared=np.full(NUM_PAGES, 900), found=np.full(NUM_PAGES, 1000))
+RELEASED = counts_of(shared=np.full(NUM_PAGES, 900), in_text=np.full(NUM_PAGES, 1000))
 
 
 def test_equal_texts_pass() -> None:
@@ -60,7 +60,7 @@ def test_equal_texts_pass() -> None:
 def test_a_loss_within_the_deviation_passes() -> None:
     noise = np.random.default_rng(1).integers(-40, 41, NUM_PAGES)
     new_counts = counts_of(
-        shared=900 + noise - noise.mean().astype(int), found=np.full(NUM_PAGES, 1000)
+        shared=900 + noise - noise.mean().astype(int), in_text=np.full(NUM_PAGES, 1000)
     )
     changes = changes_by_name("forum", RELEASED, new_counts)
     assert changes["wcxb"].deviation > 0
@@ -71,7 +71,7 @@ def test_a_loss_within_the_deviation_passes() -> None:
 def test_a_small_loss_on_many_pages_fails(kind: str, num_faults: int) -> None:
     new_counts = counts_of(
         shared=900 - np.arange(NUM_PAGES) % 12,
-        found=np.full(NUM_PAGES, 1000) - np.arange(NUM_PAGES) % 12,
+        in_text=np.full(NUM_PAGES, 1000) - np.arange(NUM_PAGES) % 12,
     )
     changes = changes_by_name(kind, RELEASED, new_counts)
     faults = [fault for change in changes.values() for fault in change.faults]
@@ -82,8 +82,8 @@ def test_a_small_loss_on_many_pages_fails(kind: str, num_faults: int) -> None:
 def test_junk_of_articles_fails_even_where_f1_is_equal() -> None:
     # 10 more words of the truth, and 25 more of junk: F1 moves by less than its deviation.
     noise = np.random.default_rng(2).integers(-60, 61, NUM_PAGES)
-    old_counts = counts_of(shared=900 + noise, found=np.full(NUM_PAGES, 1000))
-    new_counts = counts_of(shared=910 - noise, found=np.full(NUM_PAGES, 1025))
+    old_counts = counts_of(shared=900 + noise, in_text=np.full(NUM_PAGES, 1000))
+    new_counts = counts_of(shared=910 - noise, in_text=np.full(NUM_PAGES, 1025))
     article = changes_by_name("article", old_counts, new_counts)["wcxb article"]
     assert len(article.faults) == 1
     assert "junk" in article.faults[0]
@@ -92,7 +92,7 @@ def test_junk_of_articles_fails_even_where_f1_is_equal() -> None:
 
 def test_stored_counts_are_read_again_by_page(tmp_path: Path) -> None:
     pages = pages_of("article")
-    counts = counts_of(shared=np.arange(NUM_PAGES), found=np.full(NUM_PAGES, 1000))
+    counts = counts_of(shared=np.arange(NUM_PAGES), in_text=np.full(NUM_PAGES, 1000))
     path = tmp_path / "release.npz"
     losses = {seed: np.arange(NUM_PAGES) + 0.5 * seed for seed in SEEDS}
     store(HeldOut(pages, counts, losses), path)

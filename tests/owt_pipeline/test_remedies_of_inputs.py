@@ -301,7 +301,10 @@ def test_copies_have_another_name_than_the_source(tmp_path: Path) -> None:
         assert (code, "name another one" in output) == (2, True), (mistake, output)
     both_flags = ["--unique", folder, "--out", folder / "a.parquet"]
     code, output = attempt([*find, *both_flags])
-    assert (code, "would replace a file that --unique writes: name another one" in output) == (2, True)
+    assert (code, "would replace a file that --unique writes: name another one" in output) == (
+        2,
+        True,
+    )
     assert attempt([*find, "--unique", folder, "--out", tmp_path / "pairs.parquet"])[0] == 0
     taken = tmp_path / "taken"
     taken.touch()

@@ -254,10 +254,10 @@ def test_the_search_equals_a_plain_comparison(seed: int) -> None:
     for row, query in enumerate(fingerprints(pa.array(queries))):
         query_shingles = set(query.shingles.tolist())
         expected = set()
-        for key, text in fingerprint_by_id.items():
-            shingles = set(text.shingles.tolist())
+        for key, fingerprint in fingerprint_by_id.items():
+            shingles = set(fingerprint.shingles.tolist())
             union = query_shingles | shingles
             is_similar = bool(union) and len(query_shingles & shingles) >= 0.8 * len(union)
-            if query.digest == text.digest or is_similar:
+            if query.digest == fingerprint.digest or is_similar:
                 expected.add(key)
         assert matched.get(row, set()) == expected

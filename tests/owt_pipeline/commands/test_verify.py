@@ -126,8 +126,10 @@ def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
     listed = table.to_parquet()
     manifest = manifest_of(run, dataset)
     (run / manifest.files.path).write_bytes(listed)
-    files = replace(manifest.files, bytes=len(listed), sha256=hashlib.sha256(listed).hexdigest())
-    manifest = replace(manifest, files=files, digest=table.digest, totals=table.totals)
+    file_list = replace(
+        manifest.files, bytes=len(listed), sha256=hashlib.sha256(listed).hexdigest()
+    )
+    manifest = replace(manifest, files=file_list, digest=table.digest, totals=table.totals)
     root = root_of(run)
     (run / ROOT).write_bytes(replace(root, datasets={**root.datasets, dataset: manifest}).to_json())
 
