@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,9 +35,9 @@ import pyarrow.dataset
 from extraction_model.labelled_pages import LabelledPage, read_labelled
 from extraction_model.validation import FETCHED_AT
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from trainer_flags import flags_of
 
 from owt_pipeline.formats.warc import response_record
+from trainer import TrainConfig, train
 from trainer.tools.compare import CompareOptions, Scores, scores_of, table
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -94,7 +95,7 @@ def main() -> int:
         for name in corpus_names():
             run = folder / "models" / f"{name}-{seed}"
             settings = MODEL | {"seed": seed, "max_steps": max_steps, "dtype": arguments.dtype}
-            train(folder / name / "tokens", run, settings)
+            train_model(folder / name / "tokens", run, settings)
             runs.append(str(run))
     options = CompareOptions(eval_text=tuple(map(str, texts)), device="cpu", dtype=arguments.dtype)
     scores = scores_of(runs, options)
@@ -171,6 +172,11 @@ def byte_tokenizer() -> str:
 def make_corpus(folder: Path, extractor: str, filters: str, texts: Sequence[Path]) -> Path:
     """Return the run of one extractor and one filter, made or continued."""
     run = folder / f"{extractor}-{filters}"
+    if filters != "none" and not run.exists():
+        # A copy shares the extracted texts, and reruns what the filter changes.
+        copy = run.with_suffix(".part")
+        shutil.copytree(folder / f"{extractor}-none", copy, dirs_exist_ok=True)
+        copy.rename(run)
     pages = folder / "pages.warc.gz"
     command = [sys.executable, "-m", "owt_pipeline", "run", run, "--warcs", pages]
     command += ["--pages_from", pages, "--until", "tokenize", "--quiet", "--num_shards", 1]
@@ -182,20 +188,9 @@ def make_corpus(folder: Path, extractor: str, filters: str, texts: Sequence[Path
     return run
 
 
-def train(tokens: Path, run: Path, settings: dict[str, object]) -> None:
-    """Train a model, unless the folder has one."""
-    call(
-        [
-            sys.executable,
-            "-m",
-            "trainer.train",
-            "--data",
-            tokens,
-            "--out",
-            run,
-            *flags_of(**settings),
-        ]
-    )
+def train_model(tokens: Path, run: Path, settings: dict[str, Any]) -> None:
+    """Train a model, unless the folder has one. It is in this process, which saves the imports."""
+    train(TrainConfig(data=(str(tokens),), out=str(run), **settings))
     print(f"{run.name} trained", flush=True)
 
 

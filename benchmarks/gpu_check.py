@@ -1,19 +1,18 @@
-"""All that is to be shown on a GPU, by one command, without a network: benchmarks/gpu.md and
-gpu.json.
+"""Check the trainer on a GPU by one command, without a network; write gpu.md and gpu.json.
 
-    make gpu-check        the core, within 8 minutes: 124M next to nanoGPT, checkpoints,
-                          resuming, as many tests as fit
-    make gpu-check-all    all of it; each piece ends within 8 minutes
+    make gpu-check        the core within 8 minutes: 124M next to nanoGPT, checkpoints, resuming,
+                          as many tests as fit
+    make gpu-check-all    every piece; each ends within 8 minutes
     python benchmarks/gpu_check.py [PIECE …] [--all] [--again] [--data TOKENS] [--out FOLDER]
     python benchmarks/gpu_check.py --tiny --device cpu --out FOLDER    tries the command itself
 
-Each piece runs in processes of its own, and its result is written as soon as it is there: the same
-command continues where it was interrupted, and a piece that failed is tried again. A result counts
-for one commit, GPU and torch. A rate is the median of three runs, and `spread` how far they lie
-apart; next to it are the driver, the clocks and the power limit. Needs torch 2.9 or later with
-CUDA, numpy, pyarrow, msgspec and safetensors; the tests also pytest-xdist and tokenizers. Exits 1
-where a piece failed, and 3 where all ran and an aim was missed. Rates are those of the trainer's
-own command on Python's standard library as text (`library_tokens`), or on `--data`.
+Each piece runs in processes of its own, and its result is written when it ends. So the same command
+continues where it was interrupted, and tries a piece that failed again. A result counts for one
+commit, GPU and torch. A rate is the median of three runs, and `spread` how far they lie apart. Next
+to it are the driver, the clocks and the power limit. It needs torch 2.9 or later with CUDA, numpy,
+pyarrow, msgspec and safetensors. The tests also need pytest-xdist and tokenizers. It exits with 1
+if a piece failed, and with 3 if all ran and an aim was missed. The trainer's own command is timed,
+on Python's standard library as text (`library_tokens`), or on `--data`.
 """
 
 from __future__ import annotations
@@ -82,15 +81,18 @@ def main() -> int:
         tokens = arguments.data or tokens_for(Path(scratch) / "tokens", arguments.tiny)
         for name in names:
             if is_done(report, name) and not arguments.again:
-                print(f"{name}: done already (--again measures it anew)", flush=True)
+                print(f"{name}: done already (--again measures it again)", flush=True)
                 continue
             print(f"{name}: {PIECES[name].title} …", flush=True)
             start = time.perf_counter()
-            # The pieces of the core share its time.
-            deadline = MAX_SECONDS + (started if is_core else start)
-            before = conditions(arguments.device)
+            deadline = MAX_SECONDS + start
+            if is_core:
+                # The pieces of the core share its time.
+                deadline = MAX_SECONDS + started
+            conditions_at_start = conditions(arguments.device)
             result = run_piece(name, arguments, tokens, Path(scratch) / name, deadline)
-            result |= {"conditions": before, "wall_s": round(time.perf_counter() - start, 1)}
+            result["conditions"] = conditions_at_start
+            result["wall_s"] = round(time.perf_counter() - start, 1)
             has_failed = has_failed or "error" in result
             report["pieces"][name] = result
             write_report(report, arguments.out)
@@ -103,7 +105,9 @@ def main() -> int:
         print(f"missed aim: {line}")
     if failures or has_failed:
         return 1
-    return 3 if missed_aims else 0
+    if missed_aims:
+        return 3
+    return 0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -220,7 +224,7 @@ def find_missed_aims(report: dict[str, Any]) -> list[str]:
 
 
 def conditions(device: str) -> Result:
-    """Return what a rate depends on apart from the code: clocks and power, by nvidia-smi."""
+    """Return the clocks and power by nvidia-smi; a rate depends on them, too."""
     if device != "cuda":
         return {"load": os.getloadavg()[0]}
     try:
@@ -240,13 +244,16 @@ def machine_of(device: str) -> dict[str, str]:
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    is_cuda = device == "cuda"
-    return {
-        "device": torch.cuda.get_device_name() if is_cuda else "CPU",
+    machine = {
+        "device": "CPU",
         "torch": torch.__version__,
-        "cuda": str(torch.version.cuda) if is_cuda else "",
+        "cuda": "",
         "commit": commit.stdout.strip() or "unknown",
     }
+    if device == "cuda":
+        machine["device"] = torch.cuda.get_device_name()
+        machine["cuda"] = str(torch.version.cuda)
+    return machine
 
 
 def page(report: dict[str, Any]) -> str:
@@ -277,11 +284,11 @@ def row(name: str, result: Result) -> str:
     for key, form in COLUMNS.items():
         value = result.get(key)
         cells.append("" if value is None else form.format(value))
-    others = []
+    details = []
     for key, value in result.items():
         if key not in (*COLUMNS, "curve", "conditions"):
-            others.append(f"{key} {shown(value)}")
-    return f"| {' | '.join([*cells, ', '.join(others)])} |"
+            details.append(f"{key} {shown(value)}")
+    return f"| {' | '.join([*cells, ', '.join(details)])} |"
 
 
 def shown(value: Any) -> str:

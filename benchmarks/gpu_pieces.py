@@ -1,4 +1,4 @@
-"""The pieces of gpu_check: each measures or checks one thing by the trainer's own command."""
+"""Measure or check one thing each, by the trainer's own command: the pieces of gpu_check."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TINY_INTERVAL = 4  # steps between its checkpoints
 LARGE_MEMORY = 70e9  # bytes
 DEFAULT_BATCH = 524288  # tokens of a step
 SMALL_BATCH = 65536
-NUM_REPEATS = 3  # runs of which a rate is the median
+NUM_REPEATS = 3  # a rate is the median of these runs
 CURVE_SECONDS = 180
 
 Result = dict[str, Any]
@@ -69,10 +69,15 @@ class Check:
     @property
     def micro_batch(self) -> int:
         """Windows of a forward pass that fit in the GPU's memory."""
-        if self.device != "cuda":
-            return 8
-        memory = torch.cuda.get_device_properties(0).total_memory
-        return 32 if memory > LARGE_MEMORY else 8
+        if self.device == "cuda":
+            memory = torch.cuda.get_device_properties(0).total_memory
+            if memory > LARGE_MEMORY:
+                return 32
+        return 8
+
+    def sized(self, tiny: int, full: int) -> int:
+        """Return a size of the tiny or of the full check."""
+        return tiny if self.is_tiny else full
 
     def train(
         self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = TRAIN
@@ -172,7 +177,7 @@ def repeat(check: Check, measure: Callable[[int], Result]) -> Result:
     There are fewer than three where another one would not end before the deadline.
     """
     results: list[Result] = []
-    for number in range(1 if check.is_tiny else NUM_REPEATS):
+    for number in range(check.sized(1, NUM_REPEATS)):
         start = time.perf_counter()
         results.append(measure(number))
         now = time.perf_counter()
@@ -196,7 +201,7 @@ def rate(
     batch: int = DEFAULT_BATCH,
     launcher: tuple[str, ...] = TRAIN,
 ) -> Measurement:
-    """Return a piece that measures the trainer's rate; no preset for that of the launcher."""
+    """Return a piece that measures the trainer's rate; with no preset, the launcher has one."""
     all_flags = [*flags_of(batch_tokens=batch), *flags]
     if preset:
         all_flags += flags_of(preset=preset)
@@ -218,7 +223,7 @@ def next_to_nanogpt(check: Check) -> Result:
     peer_flags: dict[str, object] = {
         "data": check.data,
         "device": check.device,
-        "steps": TINY_STEPS if check.is_tiny else 12,
+        "steps": check.sized(TINY_STEPS, 12),
         "windows": check.micro_batch,
     }
     peer_shape = []
@@ -248,11 +253,14 @@ def scaling(*flags: object) -> Measurement:
     """Return a piece that measures the rate of all GPUs together, next to one GPU's."""
 
     def measure(check: Check) -> Result:
-        num_ranks = torch.cuda.device_count() if check.device == "cuda" else 2
+        # A CPU's two ranks show that the piece works.
+        num_ranks = 2
+        if check.device == "cuda":
+            num_ranks = torch.cuda.device_count()
         if num_ranks == 1:
             return {"note": "one GPU here: nothing to scale to"}
         of_124m = flags_of(preset="124M", batch_tokens=DEFAULT_BATCH)
-        one = rates_of(check.train("one", *of_124m, *flags, steps=20))
+        of_one_gpu = rates_of(check.train("one", *of_124m, *flags, steps=20))
         torchrun = (
             "-m",
             "torch.distributed.run",
@@ -260,7 +268,7 @@ def scaling(*flags: object) -> Measurement:
             f"--nproc-per-node={num_ranks}",
         )
         result = rate("124M", *flags, launcher=(*torchrun, *TRAIN))(check)
-        efficiency = result["tokens_per_s"] / (num_ranks * one["tokens_per_s"])
+        efficiency = result["tokens_per_s"] / (num_ranks * of_one_gpu["tokens_per_s"])
         return result | {"ranks": num_ranks, "efficiency": efficiency}
 
     return measure
@@ -271,7 +279,7 @@ def run_tests(check: Check) -> Result:
     folder = "tests/trainer"
     # Only this file, without pyproject's options: other tests want packages that a GPU's machine
     # may lack.
-    workers = "-n1" if check.is_tiny else "-n4"
+    workers = f"-n{check.sized(1, 4)}"
     options = ("-v", workers, "-o", "addopts=", "--import-mode=importlib", "--confcutdir", folder)
     command = ("-u", "-m", "pytest", f"{folder}/test_gpu.py", *options, "-p", "no:cacheprovider")
     problem = ""
@@ -279,6 +287,7 @@ def run_tests(check: Check) -> Result:
         output = check.run(*command).stdout
     except subprocess.TimeoutExpired as error:
         printed = error.stdout or b""
+        # The output until then is bytes, although `run` asks for text.
         output = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
         problem = "not all ran in the time that was left"
     outcomes = re.findall(
@@ -301,7 +310,7 @@ def run_tests(check: Check) -> Result:
 
 def checkpoint_cost(check: Check) -> Result:
     """Measure how long the loop waits for a checkpoint, and how it slows the steps after it."""
-    interval = TINY_INTERVAL if check.is_tiny else 20
+    interval = check.sized(TINY_INTERVAL, 20)
     flags = flags_of(preset="124M", batch_tokens=DEFAULT_BATCH, save_every=interval)
     run = check.train("saved", *flags, steps=3 * interval, launcher=("-c", TIMING_SAVES))
     waits = json.loads((run / "waits.json").read_text(encoding="utf-8"))
@@ -312,8 +321,12 @@ def checkpoint_cost(check: Check) -> Result:
     slowed = []
     undisturbed = []
     for step, seconds in enumerate(seconds_of(records_of(run))):
-        if step >= interval:
-            (slowed if step % interval < half else undisturbed).append(seconds)
+        if step < interval:
+            continue
+        if step % interval < half:
+            slowed.append(seconds)
+        else:
+            undisturbed.append(seconds)
     step_seconds = statistics.median(undisturbed)
     slower = max(0.0, statistics.median(slowed) - step_seconds) * half
     return {
@@ -346,11 +359,11 @@ def _losses(run: Path) -> list[tuple[float, float]]:
 
 def curve(check: Check) -> Result:
     """Train for three minutes, and return the validation losses."""
-    seconds = 5 if check.is_tiny else CURVE_SECONDS
+    seconds = check.sized(5, CURVE_SECONDS)
     flags = flags_of(preset="124M", batch_tokens=SMALL_BATCH)
     probe = rates_of(check.train("probe", *flags, steps=20))
     steps = max(10, int(seconds * probe["tokens_per_s"] / SMALL_BATCH))
-    flags += flags_of(val_every=6 if check.is_tiny else 50, warmup_steps=max(1, steps // 50))
+    flags += flags_of(val_every=check.sized(6, 50), warmup_steps=max(1, steps // 50))
     start = time.perf_counter()
     run = check.train("curve", *flags, steps=steps)
     records = records_of(run)

@@ -1,5 +1,7 @@
-"""Token shards for benchmarks and tests, from flat arrays by numpy and pyarrow alone: more, a
-GPU's machine lacks."""
+"""Write token shards for benchmarks and tests from flat arrays.
+
+It needs numpy and pyarrow only, since a GPU's machine may have nothing more.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
 
+# The lengths of a shard's documents, and all their ids one after the other.
 Shard = tuple[np.ndarray, np.ndarray]
-"""Lengths of the documents, and all their ids one after the other."""
+# One document in so many is for validation.
+VAL_INTERVAL = 20
 
 
 def write_shards(
@@ -27,46 +31,58 @@ def write_shards(
     eot: int,
     rows: int = 1000,
 ) -> Path:
-    """Write `tokens/` (the folder, or one in it) with `rows` documents per batch, and its ledger
-    for the trainer.
+    """Write `tokens/` and its ledger as the trainer reads them; return the folder of the tokens.
 
-    A document's url_id is its place in its split.
+    It is `folder` if that is called so, otherwise in it. A record batch has `rows` documents. A
+    document's url_id is its place in its split.
     """
-    folder = folder if folder.name == "tokens" else folder / "tokens"
-    ledger = folder.parent / LEDGER / "tokens"
+    if folder.name != "tokens":
+        folder = folder / "tokens"
+    run = folder.parent
+    ledger = run / LEDGER / "tokens"
     ledger.mkdir(parents=True, exist_ok=True)
     files = []
     for split, shards in splits.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
         first = 0
         for number, (lengths, ids) in enumerate(shards):
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            table = pa.table(
-                {
-                    "url_id": np.arange(first, first + len(lengths), dtype=np.uint64),
-                    "n_tokens": lengths.astype(np.uint32),
-                    "tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids)),
-                }
-            )
             path = folder / split / f"part-{number:05d}.arrow"
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table, max_chunksize=rows)
+            _write_shard(path, lengths, ids, first, rows)
             first += len(lengths)
-            files.append(_file(folder.parent, path, "data", len(lengths)))
+            files.append(_file(run, path, "data", len(lengths)))
     (ledger / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-    asset = _file(folder.parent, ledger / "tokenizer.json", "asset", 0)
+    asset = _file(run, ledger / "tokenizer.json", "asset", 0)
     pq.write_table(pa.Table.from_pylist([*files, asset]), ledger / "files.parquet")
-    listed = _file(folder.parent, ledger / "files.parquet", "", 0)
-    known = {"name": "test", "file": asset["path"], "sha256": asset["sha256"]}
-    manifest = {
-        "dataset": "tokens",
-        "files": {key: listed[key] for key in ("path", "sha256")},
-        "digest": listed["sha256"],
-        "properties": {"tokenizer": {**known, "vocab_size": vocab_size, "eot": eot}},
+    file_list = _file(run, ledger / "files.parquet", "", 0)
+    tokenizer_entry = {
+        "name": "test",
+        "file": asset["path"],
+        "sha256": asset["sha256"],
+        "vocab_size": vocab_size,
+        "eot": eot,
     }
-    root = {"schema_version": SCHEMA_VERSION, "datasets": {"tokens": manifest}}
+    dataset = {
+        "dataset": "tokens",
+        "files": {"path": file_list["path"], "sha256": file_list["sha256"]},
+        "digest": file_list["sha256"],
+        "properties": {"tokenizer": tokenizer_entry},
+    }
+    root = {"schema_version": SCHEMA_VERSION, "datasets": {"tokens": dataset}}
     (ledger.parent / "manifest.json").write_text(json.dumps(root), encoding="utf-8")
     return folder
+
+
+def _write_shard(path: Path, lengths: np.ndarray, ids: np.ndarray, first: int, rows: int) -> None:
+    """Write a file of documents, whose numbers begin at `first`."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    columns = {
+        "url_id": np.arange(first, first + len(lengths), dtype=np.uint64),
+        "n_tokens": lengths.astype(np.uint32),
+        "tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids)),
+    }
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
 
 
 def library_tokens(folder: Path, files: int, vocab_size: int = 50257) -> Path:
@@ -74,38 +90,44 @@ def library_tokens(folder: Path, files: int, vocab_size: int = 50257) -> Path:
 
     Every twentieth is for validation.
     """
-    paths = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]
-    contents = [
-        path.read_bytes()
-        for path in paths
-        if "site-packages" not in path.parts and path.stat().st_size
-    ]
-    try:
-        from tokenizers import ByteLevelBPETokenizer
-
-        texts = [content.decode("utf-8", "replace") for content in contents]
-        encoder = ByteLevelBPETokenizer()
-        encoder.train_from_iterator(texts, vocab_size=vocab_size - 1, show_progress=False)
-        ids = [np.array(encoding.ids, np.uint16) for encoding in encoder.encode_batch(texts)]
-        tokenizer = encoder.to_str()
-    except ImportError:  # as bytes: their rates are the same
-        ids, tokenizer = (
-            [np.frombuffer(content, np.uint8).astype(np.uint16) for content in contents],
-            "{}",
-        )
+    library = Path(sysconfig.get_paths()["stdlib"])
+    contents = []
+    for path in sorted(library.rglob("*.py"))[:files]:
+        if "site-packages" not in path.parts and path.stat().st_size:
+            contents.append(path.read_bytes())
+    documents, tokenizer = _encode(contents, vocab_size)
     splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
-    for number, document in enumerate(ids):
-        splits["val" if number % 20 == 0 else "train"].append(document)
-    shards = {
-        split: [(np.array(list(map(len, parts))), np.concatenate(parts))]
-        for split, parts in splits.items()
-    }
+    for number, document in enumerate(documents):
+        is_val = number % VAL_INTERVAL == 0
+        splits["val" if is_val else "train"].append(document)
+    shards: dict[str, list[Shard]] = {}
+    for split, parts in splits.items():
+        lengths = np.array([len(part) for part in parts])
+        shards[split] = [(lengths, np.concatenate(parts))]
     return write_shards(
         folder, shards, tokenizer=tokenizer, vocab_size=vocab_size, eot=vocab_size - 1
     )
 
 
+def _encode(contents: list[bytes], vocab_size: int) -> tuple[list[np.ndarray], str]:
+    """Return the ids of texts by a tokenizer that is fitted to them, and its tokenizer.json.
+
+    Without the package tokenizers, the ids are the bytes: the rates of training are the same.
+    """
+    try:
+        from tokenizers import ByteLevelBPETokenizer
+    except ImportError:
+        return [np.frombuffer(content, np.uint8).astype(np.uint16) for content in contents], "{}"
+    texts = [content.decode("utf-8", "replace") for content in contents]
+    encoder = ByteLevelBPETokenizer()
+    # The last id is end-of-text.
+    encoder.train_from_iterator(texts, vocab_size=vocab_size - 1, show_progress=False)
+    encodings = encoder.encode_batch(texts)
+    return [np.array(encoding.ids, np.uint16) for encoding in encodings], encoder.to_str()
+
+
 def _file(run: Path, path: Path, kind: str, rows: int) -> dict[str, str | int]:
+    """Return a file's entry in the list of files."""
     content = path.read_bytes()
     return {
         "path": path.relative_to(run).as_posix(),

@@ -1,5 +1,4 @@
-"""Training on this machine: the rate of a step next to transformers, and nanoGPT's character
-setting next to nanoGPT.
+"""Measure training on this machine, next to transformers and nanoGPT.
 
     .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16]
     .venv/bin/python benchmarks/train.py characters [--nanogpt CLONE] [--seed N] [FLAGS]
@@ -89,19 +88,17 @@ def compare_rates(arguments: argparse.Namespace) -> int:
             windows = arguments.windows or default_windows
             config = preset(name)
             ids = torch.randint(config.vocab_size, (windows, config.context + 1))
-            ours, theirs = fastest_steps(
-                [
-                    our_step(name, ids, dtype, arguments.compile),
-                    transformers_step(name, ids, dtype, arguments.compile),
-                ],
-                arguments.steps,
-            )
+            steps = [
+                our_step(name, ids, dtype, arguments.compile),
+                transformers_step(name, ids, dtype, arguments.compile),
+            ]
+            our_seconds, peer_seconds = fastest_steps(steps, arguments.steps)
             tokens = windows * config.context
-            times = theirs / ours
+            times = peer_seconds / our_seconds
             is_too_slow = is_too_slow or times < MIN_TIMES_TRANSFORMERS
             print(
-                f"{name} {dtype}, {windows} × {config.context}: ours {tokens / ours:,.0f} "
-                f"tokens/s, transformers {tokens / theirs:,.0f} tokens/s, {times:.2f} times",
+                f"{name} {dtype}, {windows} × {config.context}: ours {tokens / our_seconds:,.0f} "
+                f"tokens/s, transformers {tokens / peer_seconds:,.0f} tokens/s, {times:.2f} times",
                 flush=True,
             )
     return int(is_too_slow)
@@ -230,7 +227,7 @@ def our_characters(
     command = [sys.executable, "-m", "trainer.train", *flags, *arguments.flags]
     subprocess.run(command, check=True, cwd=REPOSITORY)
     seconds = time.perf_counter() - start
-    # As many windows as there are: the complete split.
+    # There are fewer windows than this: all of them are taken.
     tool = [sys.executable, "-m", "trainer.tools.evaluate", scratch / "run"]
     options = flags_of(data=folder, windows=len(val))
     figures = subprocess.check_output([*tool, *options], cwd=REPOSITORY)

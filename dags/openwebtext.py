@@ -90,7 +90,7 @@ def params() -> dict[str, Param]:
             False, type="boolean", description="add the sources that the run does not have yet"
         ),
         "pages_from": files("WARC files to take pages from, instead of the web"),
-        "num_shards": number(1, "shards of what is added"),
+        "num_shards": number(1, "shards of the new generation"),
         "min_tokens": number(0, "documents with fewer tokens are rejected"),
         "workers": number(1, "processes for CPU-bound work; empty: all cores"),
         "settings": Param(

@@ -77,7 +77,8 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise UsageError(
-                f"{path}: '{name}' is outside a table; put it under [run] or a stage's table"
+                f"{path}: '{name}' is outside a table; put it under the table of its stage, such "
+                "as [clean] (the file that `owt init` writes has each key in its table)"
             )
         if name not in TABLES:
             raise UsageError(f"{path}: unknown table [{name}]{did_you_mean(name, TABLES)}")

@@ -223,7 +223,7 @@ DATASETS: dict[str, Dataset] = {
         _dataset(
             "pages",
             "fetch",
-            "a fetched response; its bytes are a record of a file in `warc/`, which `places` names",
+            "a fetched response; `ledger/pages/places/` has the place of its bytes in `warc/`",
             [
                 _URL_ID,
                 field("url", pa.string(), "canonical URL"),
@@ -297,8 +297,8 @@ DATASETS: dict[str, Dataset] = {
         _dataset(
             "duplicates",
             "dedupe",
-            "one decision: which document another one duplicates, how similar they are, and by "
-            "which rule",
+            "a document to remove, with the document that is kept in its place and their "
+            "similarity",
             [
                 field("url_id", pa.uint64(), "the document to remove"),
                 field("kept_url_id", pa.uint64(), "the document that is kept in its place"),
@@ -331,7 +331,7 @@ DATASETS: dict[str, Dataset] = {
         _dataset(
             "corpus",
             "export",
-            "a document of the finished corpus: our OpenWebText",
+            "a document of the finished corpus",
             [
                 *_CLEAN,
                 field(

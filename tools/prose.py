@@ -35,8 +35,8 @@ owt_pipeline        9.5       12       15        4      1.5       25       70   
 trainer             9.5       12       15        4      1.5       25       70       10        5
 schemas             9.5       12       15        4      1.5       25       70       10       11
 dags                9.5       12       15        4      1.5       25       70       10        5
-benchmarks          9.1       15       18       14      6.2        9       48       24       11
-tests               9.0       15        9        7        6        4       45       40       15
+benchmarks          9.5       12       15        4      1.5       25       70       10        5
+tests               9.0       14        9        3        2       12       85        6        6
 """
 MINIMUMS = {"comments", "verb"}
 

@@ -140,6 +140,10 @@ class Saver:
             torch.cuda.synchronize()
         self._pending = self._thread.submit(self._write, record, weights, training)
 
+    def path_of(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step."""
+        return self._run / "checkpoints" / f"step-{step:08d}"
+
     def check(self) -> None:
         """Raise the error of a checkpoint that could not be written, if that is known already."""
         if self._pending and self._pending.done():
@@ -166,8 +170,8 @@ class Saver:
         return copies
 
     def _write(self, record: Record, weights: Tensors, training: Tensors) -> None:
-        folder = self._run / "checkpoints"
-        final = folder / f"step-{record.step:08d}"
+        final = self.path_of(record.step)
+        folder = final.parent
         part = folder / f".{final.name}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
@@ -321,7 +325,7 @@ def latest(
     """
     newest_name = ""
     if (run / _NEWEST).exists():
-        newest_name = (run / _NEWEST).read_text(encoding="utf-8")
+        newest_name = (run / _NEWEST).read_text(encoding="utf-8", errors="replace")
     # Those of later steps do not count: damaged, or saved right before a crash.
     paths = [path for path in checkpoints(run) if not newest_name or path.name <= newest_name]
     problems = []

@@ -220,7 +220,7 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
         return []
     records = []
     # What follows the last line end was cut off.
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+    for line in path.read_bytes().split(b"\n")[:-1]:
         with suppress(ValueError):
             records.append(json.loads(line))
     return records

@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ __all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
 Mask = torch.Tensor | BlockMask
 # Cosines and sines of the angles, (T, D / 2) each.
 Rotation = tuple[torch.Tensor, torch.Tensor]
+# Stores keys and values, and returns all that are stored.
+Extend = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class KVCache:
@@ -44,26 +45,15 @@ class KVCache:
         self._store = torch.zeros(shape, dtype=dtype, device=weight.device)
         self.length = 0
 
-    def layer(self, number: int) -> LayerCache:
-        """Return the part of one layer, which writes into this cache."""
-        keys, values = self._store[number]
-        return LayerCache(keys, values, self.length)
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """The keys and values (B, H, context, D) of one layer, filled to `length`."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    length: int
-
-    def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the next positions' keys and values; return all that are stored."""
+    def extend(
+        self, layer: int, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the next positions' keys and values of a layer; return all that are stored."""
         end = self.length + k.shape[2]
-        self.keys[:, :, self.length : end] = k
-        self.values[:, :, self.length : end] = v
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        keys, values = self._store[layer]
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        return keys[:, :, :end], values[:, :, :end]
 
 
 class Linear(nn.Linear):
@@ -254,7 +244,8 @@ class GPT(nn.Module):
             if self.checkpoint_activations and self.training:
                 x = checkpoint(block, x, None, mask, rotation, use_reentrant=False)
             else:
-                x = block(x, cache.layer(layer) if cache else None, mask, rotation)
+                extend = functools.partial(cache.extend, layer) if cache else None
+                x = block(x, extend, mask, rotation)
         return x
 
     def _output(
@@ -333,11 +324,11 @@ class Block(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cache: LayerCache | None = None,
+        extend: Extend | None = None,
         mask: Mask | None = None,
         rotation: Rotation | None = None,
     ) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x), cache, mask, rotation)
+        x = x + self.attn(self.ln_1(x), extend, mask, rotation)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -356,7 +347,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cache: LayerCache | None,
+        extend: Extend | None,
         mask: Mask | None,
         rotation: Rotation | None,
     ) -> torch.Tensor:
@@ -373,8 +364,8 @@ class Attention(nn.Module):
         # Norm and rotation are in float32; attention wants one type.
         q = q.type_as(v)
         k = k.type_as(v)
-        if cache is not None:
-            k, v = cache.extend(k, v)
+        if extend is not None:
+            k, v = extend(k, v)
         if isinstance(mask, BlockMask):
             attend = _compiled_attention() if q.is_cuda else flex_attention
             y = attend(q, k, v, block_mask=mask)

@@ -49,7 +49,7 @@ from trainer.model import GPT
 from trainer.remote import PUBLISHABLE, Publisher
 from trainer.samplers import mix64
 from trainer.signing import signer_of
-from trainer.validation import bits_per_byte, count_bytes, validation_loss, validation_set
+from trainer.validation import count_bytes, val_figures, validation_loss, validation_set
 
 Say = Callable[[str], None]
 
@@ -233,6 +233,9 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
                 saver.save(dataclasses.replace(record, step=step), model.state_dict(), state)
             if is_save_due:
                 saved_step = step
+                if not ranks.is_main:
+                    # Their error may have to name it, too.
+                    saver.last_saved = step
             if is_last:
                 # Before the gather below: a rank that ends takes the group down.
                 saver.wait()
@@ -243,9 +246,9 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
                 )
                 # A signal during the validation ends it. The run is saved before the next step.
                 if not is_stopping():
-                    log.amend(val_loss=val_loss)
-                    if val_bytes:
-                        log.amend(val_bits_per_byte=bits_per_byte(val_loss, validation, val_bytes))
+                    if not math.isfinite(val_loss):
+                        raise Diverged(f"step {step}: validation loss {val_loss:.4g}", step)
+                    log.amend(**val_figures(val_loss, validation, val_bytes))
             log.print_progress()
             if is_save_due or is_last:
                 # Rank 0 may save for long. The other ranks wait for it here, since in the next step
@@ -360,13 +363,20 @@ def _explaining(config: TrainConfig, model: GPT, loader: Loader, saver: Saver) -
     except Diverged as error:
         # The last good checkpoint may still be in writing.
         saver.wait()
-        checkpoints = checkpoint.checkpoints(Path(config.out))
-        last_good = checkpoints[-1] if checkpoints else "none"
+        newest = saver.path_of(saver.last_saved)
+        if not saver.last_saved:
+            origin = "there is no checkpoint before it"
+        elif saver.last_saved >= error.step - 1:
+            origin = (
+                f"the weights in {newest} may be the cause: delete that folder to continue from "
+                f"the checkpoint before"
+            )
+        else:
+            origin = f"the last good checkpoint is {newest}"
         tool = ["python", "-m", "trainer.tools.documents", config.out, "--step", str(error.step)]
         raise Diverged(
-            f"{error}; the last good checkpoint is {last_good}. "
-            f"Look at the step's documents ({shlex.join(tool)}), try a lower learning_rate or more "
-            f"warm-up",
+            f"{error}; {origin}. Look at the step's documents ({shlex.join(tool)}), try a lower "
+            f"learning_rate or more warm-up",
             error.step,
         ) from error
     except Exception as error:

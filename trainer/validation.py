@@ -83,9 +83,15 @@ def count_bytes(windows: torch.Tensor, tokenizer: TokenizerInfo) -> int:
         return 0
 
 
-def bits_per_byte(loss: float, windows: torch.Tensor, num_bytes: int) -> float:
-    """Return the mean loss in nats per token over windows (N, T + 1) as bits per byte."""
-    return loss * windows[:, 1:].numel() / math.log(2) / num_bytes
+def val_figures(loss: float, windows: torch.Tensor, num_bytes: int) -> dict[str, float]:
+    """Return the mean loss in nats per token over windows (N, T + 1), also as bits per byte.
+
+    Without the latter if the bytes are not known, which is 0.
+    """
+    if not num_bytes:
+        return {"val_loss": loss}
+    bits = loss * windows[:, 1:].numel() / math.log(2)
+    return {"val_loss": loss, "val_bits_per_byte": bits / num_bytes}
 
 
 def validation_set(

@@ -1,9 +1,9 @@
-"""nanoGPT's training step, written anew: python benchmarks/peers/nanogpt.py --data TOKENS
+"""Time nanoGPT's training step: python benchmarks/peers/nanogpt.py --data TOKENS
 
-The peer of `benchmarks/gpu_check.py`. As `train.py` and `model.py` of karpathy/nanoGPT with
-`config/train_gpt2.py`: no biases, exact GELU, a vocabulary of 50,304, torch's attention, fused
-AdamW, bfloat16 by autocast, torch.compile, windows at random places of a mapped file. Prints JSON:
-tokens_per_s of each step after the first third, and the loss.
+This is the peer of `benchmarks/gpu_check.py`, written after `train.py` and `model.py` of
+karpathy/nanoGPT with `config/train_gpt2.py`: no biases, exact GELU, a vocabulary of 50,304, torch's
+attention, fused AdamW, bfloat16 by autocast, torch.compile, and windows at random places of a
+mapped file. It prints JSON: the tokens per second of each step after the first third, and the loss.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +24,23 @@ from torch import nn
 from trainer.device import memory_gb
 from trainer.tools.export_tokens import export_tokens
 
+# GPT-2's 50,257, padded to a multiple of 64.
+VOCAB_SIZE = 50304
+INITIAL_STD = 0.02
+
 
 class Block(nn.Module):
+    """Attention and MLP, each after a norm and added to the residual stream."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm_1, self.norm_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.qkv, self.out = (
-            nn.Linear(width, 3 * width, bias=False),
-            nn.Linear(width, width, bias=False),
-        )
-        self.up, self.down = (
-            nn.Linear(width, 4 * width, bias=False),
-            nn.Linear(4 * width, width, bias=False),
-        )
+        self.norm_1 = nn.LayerNorm(width, bias=False)
+        self.norm_2 = nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (
@@ -45,30 +49,81 @@ class Block(nn.Module):
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+        hidden = F.gelu(self.up(self.norm_2(x)))
+        return x + self.down(hidden)
 
 
 class NanoGPT(nn.Module):
+    """nanoGPT's model, which returns the loss of the targets."""
+
     def __init__(self, layers: int, heads: int, width: int, context: int) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(50304, width), nn.Embedding(context, width)
+        self.tokens = nn.Embedding(VOCAB_SIZE, width)
+        self.positions = nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width, bias=False)
-        self.head = nn.Linear(width, 50304, bias=False)
-        for name, p in self.named_parameters():
-            if p.dim() == 2:
-                residual = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(p, std=0.02 / math.sqrt(2 * layers) if residual else 0.02)
+        self.head = nn.Linear(width, VOCAB_SIZE, bias=False)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() < 2:
+                continue
+            std = INITIAL_STD
+            # The residual stream is a sum of two projections a layer.
+            if name.endswith(("out.weight", "down.weight")):
+                std = INITIAL_STD / math.sqrt(2 * layers)
+            nn.init.normal_(parameter, std=std)
         self.head.weight = self.tokens.weight
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        x = self.tokens(ids) + self.positions(positions)
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+        logits = self.head(self.norm(x)).flatten(0, 1)
+        return F.cross_entropy(logits, targets.flatten())
 
 
 def main() -> None:
+    """Train for some steps, and print the figures."""
+    arguments = parse_arguments()
+    layers, heads, width, context = arguments.shape
+    is_cuda = arguments.device == "cuda"
+    torch.manual_seed(1337)
+    # As train.py sets them.
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    model: nn.Module = NanoGPT(layers, heads, width, context).to(arguments.device)
+    net = torch.compile(model) if is_cuda else model
+    optimizer = make_optimizer(model)
+    accumulation = arguments.batch_tokens // (arguments.windows * context)
+    seconds = []
+    loss = torch.zeros(())
+    with tempfile.TemporaryDirectory() as folder:
+        ids = np.memmap(export_tokens(arguments.data, Path(folder), "bin")[0], np.uint16, "r")
+        for _ in range(arguments.steps):
+            start = time.perf_counter()
+            for _ in range(accumulation):
+                windows = random_windows(ids, arguments.windows, context, arguments.device)
+                loss = scaled_loss(net, windows, accumulation)
+                loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            if is_cuda:
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - start)
+    step_tokens = accumulation * arguments.windows * context
+    # The first third contains the compilation.
+    timed = seconds[arguments.steps // 3 :]
+    figures = {
+        "rates": [step_tokens / duration for duration in timed],
+        "loss": loss.item() * accumulation,
+        "memory_gb": memory_gb(torch.device(arguments.device)),
+    }
+    print(json.dumps(figures))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", required=True)
     parser.add_argument(
@@ -82,46 +137,33 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=32, help="of a micro-batch")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cuda")
-    arguments = parser.parse_args()
-    layers, heads, width, context = arguments.shape
-    device, cuda = torch.device(arguments.device), arguments.device == "cuda"
-    torch.manual_seed(1337)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    model: nn.Module = NanoGPT(layers, heads, width, context).to(device)
-    net = torch.compile(model) if cuda else model
+    return parser.parse_args()
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Return fused AdamW, which decays matrices only."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
-    accumulation = arguments.batch_tokens // (arguments.windows * context)
-    seconds, loss = [], torch.zeros(())
-    with tempfile.TemporaryDirectory() as folder:
-        data = np.memmap(export_tokens(arguments.data, Path(folder), "bin")[0], np.uint16, "r")
-        for _ in range(arguments.steps):
-            start = time.perf_counter()
-            for _ in range(accumulation):
-                at = torch.randint(len(data) - context, (arguments.windows,)).tolist()
-                ids = torch.from_numpy(
-                    np.stack([data[k : k + context + 1].astype(np.int64) for k in at])
-                )
-                ids = ids.pin_memory().to(device, non_blocking=True) if cuda else ids
-                with torch.autocast(device.type, torch.bfloat16):
-                    loss = net(ids[:, :-1], ids[:, 1:]) / accumulation
-                loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            if cuda:
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - start)
-    rates = [
-        accumulation * arguments.windows * context / own for own in seconds[arguments.steps // 3 :]
-    ]
-    print(
-        json.dumps(
-            {"rates": rates, "loss": loss.item() * accumulation, "memory_gb": memory_gb(device)}
-        )
-    )
+    return torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
+
+
+def random_windows(ids: np.ndarray, count: int, context: int, device: str) -> torch.Tensor:
+    """Return windows (count, context + 1) that begin anywhere in the file."""
+    starts = torch.randint(len(ids) - context, (count,)).tolist()
+    rows = [ids[start : start + context + 1].astype(np.int64) for start in starts]
+    windows = torch.from_numpy(np.stack(rows))
+    if device != "cuda":
+        return windows
+    return windows.pin_memory().to(device, non_blocking=True)
+
+
+def scaled_loss(
+    net: Callable[..., torch.Tensor], windows: torch.Tensor, accumulation: int
+) -> torch.Tensor:
+    """Return the loss of a micro-batch in bfloat16, divided by their number."""
+    with torch.autocast(windows.device.type, torch.bfloat16):
+        return net(windows[:, :-1], windows[:, 1:]) / accumulation
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ def _ls_flags(parser: CommandParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    """Run the command."""
+    """Print the stages of a run, as a table or as JSON."""
     workdir = Storage(arguments.run)
     root = require_run(workdir)
     rows = list(rows_of(workdir, root))

@@ -14,7 +14,12 @@ import pyarrow.parquet as pq
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.formats.copies import COPIED_FORMATS, copy_without
-from owt_pipeline.formats.records import format_of, names_below_common_folder, texts_of_files
+from owt_pipeline.formats.records import (
+    format_of,
+    known_format,
+    names_below_common_folder,
+    texts_of_files,
+)
 from owt_pipeline.library import find_duplicates
 from owt_pipeline.stages.dedupe.options import Comparison
 from owt_pipeline.storage.folder import expand_globs, folder_of
@@ -50,7 +55,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="file for the pairs (default: only print a summary)",
+        help="Parquet file for the pairs (default: only print a summary)",
     )
     parser.add_argument(
         "--unique",
@@ -70,6 +75,8 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     # A wrong target is reported before the search, which reads all files.
     if arguments.out:
         _check_target("--out", arguments.out, expand_globs(tuple(arguments.files), "files"))
+        if known_format(arguments.out) not in (None, "parquet"):
+            raise UsageError(f"--out {arguments.out}: the pairs are Parquet: name it .parquet")
     copies: dict[str, str] = {}
     if arguments.unique:
         copies = _copies_of(arguments.files, arguments.unique)
@@ -151,7 +158,7 @@ def _copies_of(patterns: Sequence[str], folder: str) -> dict[str, str]:
         if format_of(file) not in COPIED_FORMATS:
             raise UsageError(
                 f"--unique writes JSON Lines and Parquet, not the format of {file}: leave the "
-                "option out, and the pairs of --out say which records to drop"
+                "option out; --out writes which records to drop"
             )
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"--unique {folder} is not a folder: name another one")

@@ -170,18 +170,16 @@ def keeping_first_flags(
 
     Then `owt run RUN` continues a run that was killed. The function does nothing if a stage is
     finished: from then on, only flags of runs that succeed are kept. If the run fails, its flags
-    may be wrong, so the settings get their earlier content back.
+    may be wrong, so the settings get their earlier content back, unless they were edited since.
     """
-    is_changed = False
-    earlier_settings = None
-    if workdir.exists(config.SETTINGS):
-        earlier_settings = workdir.read(config.SETTINGS)
+    earlier_settings = _read_settings(workdir)
+    settings_with_flags = earlier_settings
 
     def keep() -> None:
-        nonlocal is_changed
+        nonlocal settings_with_flags
         if not read_root(workdir)[0].datasets:
-            is_changed = True
             keep_flags(workdir, path, flags_by_stage)
+            settings_with_flags = _read_settings(workdir)
 
     try:
         yield keep
@@ -190,13 +188,22 @@ def keeping_first_flags(
         raise
     except Exception:
         # If a stage has finished with these flags, its output was built with them, so they stay.
-        if is_changed and not read_root(workdir)[0].datasets:
+        is_edited = _read_settings(workdir) != settings_with_flags
+        if not is_edited and not read_root(workdir)[0].datasets:
             _restore_settings(workdir, earlier_settings)
         raise
 
 
+def _read_settings(workdir: Storage) -> bytes | None:
+    """Return the content of the run's own settings; None if it has none."""
+    versioned = workdir.read_version(config.SETTINGS)
+    return None if versioned is None else versioned[0]
+
+
 def _restore_settings(workdir: Storage, earlier_settings: bytes | None) -> None:
     """Write a run's earlier settings, or delete the settings if there were none."""
+    if earlier_settings == _read_settings(workdir):
+        return
     if earlier_settings is None:
         workdir.delete(config.SETTINGS)
     else:

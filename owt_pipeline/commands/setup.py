@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.config import SETTINGS, settings_of, with_values
+from owt_pipeline.config import SETTINGS, read_config, settings_of, with_values
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.storage.folder import Storage
@@ -90,6 +90,14 @@ def remember(run: Storage, flags_by_stage: Mapping[str, Mapping[str, Any]]) -> N
     if settings_of(run) is None:
         run.write(SETTINGS, with_values(commented_config(), flags_by_stage).encode())
         return
+    try:
+        read_config(run.path(SETTINGS))
+    except UsageError as error:
+        # It was read without an error when the command began.
+        raise UsageError(
+            f"{error}. It was changed during the run: correct it, and run the same command again, "
+            "which puts its flags there"
+        ) from None
     text = run.read(SETTINGS).decode("utf-8-sig")
     changed_text = with_values(text, flags_by_stage)
     if changed_text != text:

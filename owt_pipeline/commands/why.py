@@ -230,8 +230,8 @@ def _lost_after(readers: Mapping[str, DatasetReader], stage: str, shard: int | N
 def _first_rows(query: Query, reader: DatasetReader) -> list[LocatedRow]:
     """Return the rows of an id whose shard is not known.
 
-    If several generations have some, these are the rows of the last generation that accepted the
-    URL. If none accepted it, they are the rows of the last generation.
+    If several generations have the id, these are the rows of the last generation that accepted the
+    URL. If none accepted it, they are the rows of the last generation that has the id.
     """
     likely_shards = _likely_shards(query, reader)
     candidates = []

@@ -142,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             b"<p>And so it went on, entry after entry, for there was no one to close the "
             b"book.</p>\n" * 1024
         )
-        # The client closes the connection at its limit, which this page is to show.
+        # The client closes the connection when the page exceeds its size limit.
         with contextlib.suppress(OSError):
             for _ in range(_ENDLESS_BYTES // len(paragraph) + 1):
                 self.wfile.write(paragraph)

@@ -48,10 +48,13 @@ def try_own(function: Callable[..., Any], argument: Any, name: str, option: str)
         return function(argument)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        place = f"{os.path.basename(frames[-1].filename)}, line {frames[-1].lineno}"
+        place = ""
+        # The only frame is the call here if the function does not take the argument.
+        if len(frames) > 1:
+            place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
         raise UserError(
-            f"{option}: {name} fails with an ordinary document: {type(error).__name__}: {error} "
-            f"({place}). Correct it, then run the same command again"
+            f"{option}: {name} fails with an ordinary document: {type(error).__name__}: {error}"
+            f"{place}. Correct it, then run the same command again"
         ) from error
 
 

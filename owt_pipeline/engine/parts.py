@@ -185,10 +185,11 @@ def _writer_of(run: StageRun, step: Step, key: int, replaces: str | None) -> Sha
 
 
 def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tuple[int, Done]]:
-    """Make parts with the local pool, the largest first, and yield each when it is finished.
+    """Make parts on this machine, and yield each when it is finished.
 
-    Raises the error of a part, or WorkerError if a process died. The other processes are then
-    killed.
+    The processes of the local pool make them, the largest part first. The parts of a step with
+    `max_concurrent` are made in threads of this process instead. Raises the error of a part, or
+    WorkerError if a process died. The other processes are then killed.
     """
     step = work.step
     run = work.skip_if_superseded(work.open)

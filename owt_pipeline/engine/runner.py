@@ -292,7 +292,10 @@ def _run_on_cluster(
     version: str | None,
     options: PipelineOptions,
 ) -> None:
-    """Submit the graph, and wait for its end unless the job is to be left."""
+    """Submit the graph, and wait for the job's end.
+
+    Returns at once if a launcher submits the job later, or if the flags say not to wait for it.
+    """
     import apache_beam as beam
 
     from owt_pipeline.engine.graph import build

@@ -26,9 +26,9 @@ _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 def package_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return Beam's options with which workers install the packages that a staged wheel needs.
 
-    Empty if the job stages no wheel of this project. Also empty if the job has its own requirements
-    file, which then has to name the packages. The options name a file that is removed when this
-    process ends.
+    Returns an empty dict if the job stages no wheel of this project, or if the job has its own
+    requirements file, which then has to name the packages. The options name a temporary file, which
+    is removed when this process ends.
 
     Args:
       given: all of Beam's options.

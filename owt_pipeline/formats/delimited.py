@@ -191,9 +191,10 @@ class DelimitedTable:
         return None
 
     def _lines_until_row(self, line: str) -> Iterator[str]:
-        """Yield a line and those after it that may be in its quotes: rows by themselves are not.
+        """Yield a line and the lines after it that may belong to its quotes.
 
-        A row by itself has all cells. It may only be the end of a line that does not have them.
+        A line with as many tabs as the header is a complete row. The first complete row after the
+        given line ends the search. It belongs to the quotes only if the given line is incomplete.
         """
         num_tabs = len(self.names) - 1
         is_row = line.count("\t") == num_tabs
@@ -246,7 +247,7 @@ class DelimitedTable:
     def _with_escapes(self, reader: Iterator[list[str]], failed: Row) -> Row:
         r"""Read a row again with `\"` for a quotation mark; return `failed` if that fails too.
 
-        If it succeeds, the rest of the file is read so.
+        If it succeeds, the rest of the file is read in the same way.
         """
         lines = self._lines
         unclosed_line = self.unclosed_line
@@ -268,7 +269,11 @@ class DelimitedTable:
         return failed
 
     def _after_problem(self, row: Row) -> Iterator[Row]:
-        """Continue with the line after the row's first one, if a quotation mark swallowed it."""
+        """Handle the lines that an unclosed quotation mark swallowed after the row's first line.
+
+        They are read again as rows of their own. If that would take too long, or if they belong to
+        the row, each of them is yielded as a problem.
+        """
         swallowed = self._lines.taken[1:]
         if not swallowed:
             return

@@ -226,6 +226,7 @@ class Decompressed(io.RawIOBase):
                 return
             if piece:
                 yield piece
+                # Bytes that would have decompressed to a piece of the target size.
                 scaled = self._read_bytes * _PIECE_BYTES // len(piece)
                 self._read_bytes = min(max(scaled, 64), _READ_BYTES)
             has_ended = decoder.eof

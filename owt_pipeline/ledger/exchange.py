@@ -143,7 +143,7 @@ class SliceWriter:
         if self._buffer.size < size.size():
             self._buffer = pa.allocate_buffer(size.size())
         _write_stream(pa.FixedSizeBufferWriter(self._buffer), batches)
-        # One call instead of Arrow's dozen.
+        # Arrow would write a stream to the file in about a dozen calls. This is one.
         self._file.write(memoryview(self._buffer)[: size.size()])
         return start, self._file.bytes - start
 
@@ -237,7 +237,7 @@ def _request_slices(work: Storage, slices: Sequence[Slice]) -> Iterator[pa.Table
         number = max(1, int(np.searchsorted(ends, _READ_BYTES)))
         requested = candidates[:number]
         start += len(requested)
-        # An iterator that has been read to its end holds no buffers.
+        # `zip` reads the iterator to its end, after which it keeps no buffer alive.
         buffers = iter(
             at_once(
                 lambda slice: work.read_range(slice.path, slice.offset, slice.length), requested

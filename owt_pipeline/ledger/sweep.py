@@ -3,7 +3,7 @@
 1. Remove the records of keys that no published list has.
 2. Replace the root, so that a superseded run cannot publish with these records.
 3. List again, and remove the files that neither the root nor a remaining record names and that are
-   older than the run. A run that took over may have written others by now.
+   older than the run, or from the future. A run that took over may have written others by now.
 
 The finished shards of an interrupted stage stay, to be continued: the records of its plan's keys,
 their files, and its intermediate steps. They stay until a run has made and published the same
@@ -51,6 +51,10 @@ _REMOVABLE = re.compile(
 )
 
 
+# Seconds by which the times of files written at once may differ.
+_MAX_CLOCK_ERROR = 1.0
+
+
 class _Plan(msgspec.Struct, rename={"pending": "make"}):
     """The fields of a plan that the sweep reads: the key of each shard, and the shards to make."""
 
@@ -60,12 +64,12 @@ class _Plan(msgspec.Struct, rename={"pending": "make"}):
 
 @dataclass
 class _StageWork:
-    """The plans of a published stage, whose folders of intermediate steps are still there.
+    """The plans of a published stage that still have a folder of intermediate steps.
 
     Attributes:
-      made: the shards that were made by plans with the published keys.
-      done: the folders of these plans, and of others whose shards were all made since.
-      resumable: the key of each shard with which an interrupted plan can continue.
+      made: the shards that plans with the published keys have made.
+      done: the folders of plans that have no shard left to make.
+      resumable: shard and key of each shard that an interrupted plan can still make.
     """
 
     made: set[int] = field(default_factory=set)
@@ -99,7 +103,7 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
         named.update(file.path for file in table.files)
     listing = list(_list_files(workdir))
     names = [entry.name for entry in listing]
-    abandoned = {entry.name for entry in listing if is_complete and entry.modified < since}
+    abandoned = _names_before(workdir, listing, since) if is_complete else set()
     work_by_stage = _read_plans(workdir, names, keys, abandoned)
     stale, unfinished = _unpublished_records(names, keys, work_by_stage)
     workdir.delete(*stale)
@@ -136,9 +140,18 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
         return
     swap_root(workdir, root, version, run)
     listing = list(_list_files(workdir))
-    old_names = [entry.name for entry in listing if entry.modified < since]
-    workdir.delete(*filter(is_removable, old_names))
+    workdir.delete(*filter(is_removable, sorted(_names_before(workdir, listing, since))))
     workdir.delete(*(entry.name for entry in listing if is_done(entry.name)))
+
+
+def _names_before(workdir: Storage, listing: Sequence[Entry], since: float) -> set[str]:
+    """Return the names of files that were written before `since`.
+
+    These are older, or from the future: the clock was set back after they had been written. A run
+    that took over writes no files from the future.
+    """
+    latest = workdir.clock() + _MAX_CLOCK_ERROR
+    return {entry.name for entry in listing if not since <= entry.modified <= latest}
 
 
 def _read_plans(
@@ -147,9 +160,9 @@ def _read_plans(
     keys: Mapping[str, list[str]],
     abandoned: Collection[str],
 ) -> dict[str, _StageWork]:
-    """Return the work of each published stage, from the plans that are still there.
+    """Return the work of each published stage, from the plan files among `names`.
 
-    Plans that are `abandoned` are not going to be continued.
+    The plan files in `abandoned` are skipped, since no run will continue them.
     """
     plans_by_folder: dict[tuple[str, str], list[_Plan]] = {}
     for name in names:

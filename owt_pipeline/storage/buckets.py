@@ -205,6 +205,11 @@ class Bucket:
             ) from error
 
     def _connected(self, key: str) -> Any:
+        """Return the store of the bucket.
+
+        A process opens one store for each bucket and set of environment variables. Before it opens
+        the first, it checks with the object `key` that the bucket can be reached.
+        """
         environment = tuple(
             sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
         )

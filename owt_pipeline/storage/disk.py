@@ -65,9 +65,14 @@ class Disk:
         return os.stat(self._at(name)).st_size
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """Yield name, bytes and time of each file, without files that are being written."""
+        """Yield name, bytes and time of each file, without files that are being written.
+
+        A linked folder is listed once, so a link to a folder above it leads to no loop.
+        """
         parent, _, _ = prefix.rpartition("/")
-        stack = [f"{parent}/" if parent else ""]
+        first_folder = f"{parent}/" if parent else ""
+        stack = [first_folder]
+        linked_folders = {os.path.realpath(self._at(first_folder))}
         while stack:
             folder = stack.pop()
             # A folder or file that disappears during the listing is left out.
@@ -77,11 +82,11 @@ class Disk:
             ):
                 for entry in entries:
                     name = folder + entry.name
-                    if entry.is_dir():
-                        if entry.name != SPOOL_FOLDER:
-                            stack.append(f"{name}/")
-                    elif name.startswith(prefix) and not name.endswith(".tmp"):
-                        with contextlib.suppress(FileNotFoundError):
+                    with _missing_suppressed():
+                        if entry.is_dir():
+                            if entry.name != SPOOL_FOLDER and _is_new(entry, linked_folders):
+                                stack.append(f"{name}/")
+                        elif name.startswith(prefix) and not name.endswith(".tmp"):
                             status = entry.stat()
                             yield name, status.st_size, status.st_mtime
 
@@ -99,9 +104,9 @@ class Disk:
             file.publish(name)
 
     def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Write if the file has this version, or with None if it is missing.
+        """Write the file if it has this version; with None, if it does not exist.
 
-        Returns the new version, or None if nothing was written.
+        Returns the new version; None if nothing was written.
         """
         if version is None:
             return self._create(name, content)
@@ -192,6 +197,27 @@ class Disk:
 
     def _at(self, name: str) -> str:
         return os.path.join(self.folder, name) if name else self.folder
+
+
+@contextlib.contextmanager
+def _missing_suppressed() -> Iterator[None]:
+    """Leave out a file that is missing, or a link that leads to itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+
+
+def _is_new(entry: os.DirEntry[str], linked_folders: set[str]) -> bool:
+    """Return whether a folder is not a link to one of `linked_folders`; add it to them if it is
+    a link."""
+    if not entry.is_symlink():
+        return True
+    target = os.path.realpath(entry.path)
+    is_new = target not in linked_folders
+    linked_folders.add(target)
+    return is_new
 
 
 def check_utf8(path: str) -> None:

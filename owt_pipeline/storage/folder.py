@@ -17,6 +17,7 @@ import fnmatch
 import glob
 import hashlib
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -184,6 +185,17 @@ class Storage:
         removed when the block ends. Raises UserError if the disk is full.
         """
         return spool_file(self._files.spool_folder, self._files.put_file)
+
+    def clock(self) -> float:
+        """Return the time in seconds since 1970 by the clock that dates a local folder's files.
+
+        Returns infinity for a bucket, whose files are never from the future, and on a full disk.
+        """
+        if not self.is_local:
+            return math.inf
+        with contextlib.suppress(OSError, UserError), self.spool() as file:
+            return os.stat(file.path).st_mtime
+        return math.inf
 
     def remove_dead_spools(self) -> None:
         """Remove spooled files that killed processes have left behind."""
@@ -399,9 +411,7 @@ def each_once(paths: Iterable[str], what: str) -> list[str]:
         place = path if "://" in path else os.path.abspath(path)
         first_path = path_by_place.setdefault(place, path)
         if first_path != path:
-            logger.warning(
-                "%s: %s is the same file as %s, and is read once", what, path, first_path
-            )
+            logger.warning("%s: %s is the same as %s, and is read once", what, path, first_path)
     return list(path_by_place.values())
 
 

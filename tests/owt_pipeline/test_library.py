@@ -110,7 +110,7 @@ def test_page_of_another_type_is_a_type_error(page: object) -> None:
     ("call", "message"),
     [
         (lambda: owt.extract(HTML, favour="precision"), "did you mean 'favor'"),
-        (lambda: owt.Extractor(extractor="nope"), "is none of blocks, trafilatura"),
+        (lambda: owt.Extractor(extractor="nope"), "is not one of blocks, trafilatura"),
         (lambda: owt.clean("a text", min_token=3), "did you mean 'min_tokens'"),
         (lambda: owt.Cleaner(languages=("xx",)), "is not a known language"),
         (lambda: owt.near_duplicates(["a"], treshold=0.5), "did you mean 'threshold'"),

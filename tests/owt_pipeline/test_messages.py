@@ -305,6 +305,7 @@ def test_a_signal_that_fails_is_found_before_the_run(
 ) -> None:
     message = complain(*run_words, "--signals", "of_mine:length", f"of_mine:{signal}<=3")
     assert message.startswith(f"signals: of_mine:{signal} {expected}")
+    assert "own_code.py" not in message, "a place in the project's code is not the user's mistake"
     assert not (own_code / "run/urls").exists()
 
 

@@ -305,6 +305,10 @@ def test_copies_have_another_name_than_the_source(tmp_path: Path) -> None:
         2,
         True,
     )
+    for name in ("pairs.csv", "pairs.jsonl.gz", "pairs.txt"):
+        code, output = attempt([*find, "--out", tmp_path / name])
+        assert (code, "the pairs are Parquet: name it .parquet" in output) == (2, True)
+        assert not (tmp_path / name).exists()
     assert attempt([*find, "--unique", folder, "--out", tmp_path / "pairs.parquet"])[0] == 0
     taken = tmp_path / "taken"
     taken.touch()
@@ -315,6 +319,25 @@ def test_copies_have_another_name_than_the_source(tmp_path: Path) -> None:
     words: Words = ["near-duplicates", csv, "--out", tmp_path / "csv.parquet", "--workers", "1"]
     code, output = attempt([*words, "--unique", tmp_path / "more"])
     assert (code, "leave the option out" in output) == (2, True)
+    assert attempt(words)[0] == 0
+
+
+@pytest.mark.parametrize("line", ["min_score = 5", "min_tokens = 16", "workers = 1"])
+def test_a_key_outside_a_table_is_put_under_its_table(line: str, tmp_path: Path) -> None:
+    key = line.split()[0]
+    links = tmp_path / "links.txt"
+    links.write_text("https://example.org/\n")
+    settings = tmp_path / "my.toml"
+    settings.write_text(f"{line}\n")
+    words: Words = ["run", tmp_path / "run", settings, "--links", links, "--until", "collect"]
+    code, output = attempt(words)
+    assert (code, f"'{key}' is outside a table; put it under" in output) == (2, True)
+    assert "`owt init` writes has each key in its table" in output
+    assert attempt(["init", tmp_path / "other"])[0] == 0
+    initial = (tmp_path / "other/settings.toml").read_text()
+    # The first table that has the key, which the file has as a comment.
+    table = initial.partition(f"\n# {key} = ")[0].rpartition("\n[")[2].partition("]")[0]
+    settings.write_text(f"[{table}]\n{line}\n")
     assert attempt(words)[0] == 0
 
 

@@ -15,15 +15,18 @@ import pytest
 from tests.servers.process import free_port, program, serving
 
 ACCOUNT = "devstoreaccount1"
-# everybody's: Azurite's
+# Azurite has the same account and key everywhere.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 @contextlib.contextmanager
 def az_bucket(name: str = "bucket") -> Iterator[str]:
-    """The URI of an empty container, which obstore finds in this process; skips the test without
-    Azurite."""
-    azurite, port = program("azurite-blob", "node_modules/.bin"), free_port()
+    """Serve an empty container, which obstore finds in this process; yields its URI.
+
+    Skips the test without Azurite.
+    """
+    azurite = program("azurite-blob", "node_modules/.bin")
+    port = free_port()
     flags = ["--blobHost=127.0.0.1", f"--blobPort={port}", "--inMemoryPersistence", "--silent"]
     flags += ["--skipApiVersionCheck", "--disableTelemetry"]
     url = f"http://127.0.0.1:{port}/{ACCOUNT}"
@@ -36,14 +39,15 @@ def az_bucket(name: str = "bucket") -> Iterator[str]:
 
 
 def _make_container(url: str, name: str) -> None:
-    date, version = formatdate(usegmt=True), "2021-08-06"
-    what = [
+    date = formatdate(usegmt=True)
+    version = "2021-08-06"
+    resource = [
         f"x-ms-date:{date}",
         f"x-ms-version:{version}",
         f"/{ACCOUNT}/{ACCOUNT}/{name}",
         "restype:container",
     ]
-    signed = "\n".join(["PUT", *[""] * 11, *what])
+    signed = "\n".join(["PUT", *[""] * 11, *resource])
     signature = base64.b64encode(
         hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)
     ).decode()

@@ -7,8 +7,8 @@ import itertools
 from tests.servers.web import Request, WebServer, response_to
 
 FAILURES = ("500", "503", "reset", "lost response")
-"""What happens to a request that fails: the server has an error, or has too much to do; the
-connection is reset before the request arrives, or after it was carried out."""
+"""How a request fails. The server has an error or too much to do, or the connection is reset
+before the request arrives or after it was carried out."""
 
 
 class FailingWay(WebServer):

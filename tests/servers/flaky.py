@@ -1,4 +1,4 @@
-"""A way to a server that can be cut: what a network does."""
+"""A way to a server that can be cut, as a network is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FlakyWay:
 
     Attributes:
       port: where it listens.
-      answers_to_lose: so many next answers of the server are dropped, with their connection.
+      answers_to_lose: how many of the server's next answers are dropped, with their connection.
     """
 
     def __init__(self, server_port: int):
@@ -36,7 +36,7 @@ class FlakyWay:
 
     @contextlib.contextmanager
     def down_for(self, seconds: float) -> Iterator[None]:
-        """Down from now on, for some seconds."""
+        """Go down now, for some seconds."""
         self._refusals = itertools.count()
         self._down = True
         self._cut(list(self._open))
@@ -75,12 +75,13 @@ class FlakyWay:
                     target=self._pass, args=(server, client, True), daemon=True
                 ).start()
 
-    def _refuse(self, client: socket.socket, how: int) -> None:
+    def _refuse(self, client: socket.socket, kind: int) -> None:
         with client, contextlib.suppress(OSError):
             client.settimeout(1)
-            if how < 2:
+            # Clients differ in what they retry: a reset, a closed connection, or none at all.
+            if kind < 2:
                 client.recv(1 << 16)
-            if how == 0:
+            if kind == 0:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def _pass(self, source: socket.socket, target: socket.socket, answers: bool) -> None:

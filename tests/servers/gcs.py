@@ -73,17 +73,20 @@ class _Handler(BaseHTTPRequestHandler):
                     part for _, part in sorted(self.server.uploads[query["uploadId"]].items())
                 )
             fields = {"uploadType": "media", "name": key}
-            if (wanted := self.headers.get("x-goog-if-generation-match")) is not None:
-                fields["ifGenerationMatch"] = wanted
+            generation = self.headers.get("x-goog-if-generation-match")
+            if generation is not None:
+                fields["ifGenerationMatch"] = generation
             status, _, answer = self._ask(
                 "POST", f"/upload{objects}?{urlencode(fields)}", body, {"Content-Type": "x/x"}
             )
             if status != 200:
                 return self._failed(bucket, status)
-            made = json.loads(answer)
-            headers = {"ETag": f'"{made["etag"]}"', "x-goog-generation": made["generation"]}
+            created = json.loads(answer)
+            headers = {"ETag": f'"{created["etag"]}"', "x-goog-generation": created["generation"]}
             if self.command == "POST":
-                return self._xml(200, "CompleteMultipartUploadResult", headers, ETag=made["etag"])
+                return self._xml(
+                    200, "CompleteMultipartUploadResult", headers, ETag=created["etag"]
+                )
             return self._answer(200, headers, b"")
         if self.command == "DELETE":
             if self.server.uploads.pop(query.get("uploadId", ""), None) is not None:
@@ -115,17 +118,17 @@ class _Handler(BaseHTTPRequestHandler):
         if status != 200:
             self._failed(bucket, status)
             return
-        found = json.loads(answer)
+        listing = json.loads(answer)
         content = "".join(
             f"<Contents><Key>{escape(item['name'])}</Key><Generation>{item['generation']}</Generation>"
             f'<LastModified>{item["updated"]}</LastModified><ETag>"{item["etag"]}"</ETag>'
             f"<Size>{item['size']}</Size></Contents>"
-            for item in found.get("items", [])
+            for item in listing.get("items", [])
             if item["name"] > query.get("start-after", "")
         )
-        if found.get("nextPageToken"):
+        if listing.get("nextPageToken"):
             content += (
-                f"<NextContinuationToken>{escape(found['nextPageToken'])}</NextContinuationToken>"
+                f"<NextContinuationToken>{escape(listing['nextPageToken'])}</NextContinuationToken>"
             )
         self._answer(200, {}, f"<ListBucketResult>{content}</ListBucketResult>".encode())
 
@@ -145,10 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
         self, method: str, path: str, body: bytes, headers: dict[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.behind)
-        kept = {
+        sent_headers = {
             name: value for name, value in headers.items() if name.lower() != "transfer-encoding"
         }
-        connection.request(method, path, body, {**kept, "Content-Length": str(len(body))})
+        connection.request(method, path, body, {**sent_headers, "Content-Length": str(len(body))})
         answer = connection.getresponse()
         content = answer.read()
         connection.close()
@@ -176,9 +179,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def gcs_bucket(name: str = "bucket") -> Iterator[str]:
-    """The URI of an empty bucket, which every client of this process finds; skips without
-    fake-gcs-server."""
-    port, behind = free_port(), free_port()
+    """Serve an empty bucket, which each client of this process finds; yields its URI.
+
+    Skips the test without fake-gcs-server.
+    """
+    port = free_port()
+    behind = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = [
         "-scheme=http",

@@ -72,8 +72,8 @@ class Hub(WebServer):
             self.objects[sha256] = request.body
             return 200, {}
         if path.endswith(".git/info/lfs/objects/batch"):
-            wanted = json.loads(request.body)["objects"]
-            return 200, {"transfer": "basic", "objects": [*map(self._object, wanted)]}
+            objects = json.loads(request.body)["objects"]
+            return 200, {"transfer": "basic", "objects": [*map(self._object, objects)]}
         _, api, kind, *parts = path.split("/")
         name = "/".join(parts[:2])
         if api != "api" or kind not in ("models", "datasets") or name not in self.files:
@@ -85,8 +85,8 @@ class Hub(WebServer):
             return 200, {"files": [_upload_mode(file["path"]) for file in files]}
         if parts[2] == "super-squash":
             summary = json.loads(request.body)["message"]
-            others = [commit for commit in self.commits if commit[0] != name]
-            self.commits[:] = [*others, (name, summary)]
+            other_commits = [commit for commit in self.commits if commit[0] != name]
+            self.commits[:] = [*other_commits, (name, summary)]
             return 200, {}
         if parts[2] == "commit":
             if self.commits_left == 0:
@@ -113,11 +113,11 @@ class Hub(WebServer):
         self.files.setdefault(name, {})
         return status, {"url": f"{self.url}/{name}", "name": name, "id": name}
 
-    def _object(self, wanted: dict[str, object]) -> dict[str, object]:
+    def _object(self, entry: dict[str, object]) -> dict[str, object]:
         """Return where to upload an object of LFS, unless it was uploaded already."""
-        if wanted["oid"] in self.objects:
-            return wanted
-        return {**wanted, "actions": {"upload": {"href": f"{self.url}/lfs/{wanted['oid']}"}}}
+        if entry["oid"] in self.objects:
+            return entry
+        return {**entry, "actions": {"upload": {"href": f"{self.url}/lfs/{entry['oid']}"}}}
 
     def _tree(self, name: str) -> list[dict[str, object]]:
         """Return the list of a repository's files."""

@@ -18,8 +18,10 @@ from tests.conftest import REPOSITORY
 
 
 def program(name: str, folder: str = "bin") -> Path:
-    """A program of the servers' environment; skips the test where that is not there, unless it
-    has to be."""
+    """Return the path of a program of the servers' environment.
+
+    Where it is missing, skips the test, or fails if OWT_REQUIRE_SERVERS is set.
+    """
     path = REPOSITORY / ".venv-servers" / folder / name
     if not path.exists():
         missing = f"{name} is not installed here: run `make .venv-servers/installed`"
@@ -30,6 +32,7 @@ def program(name: str, folder: str = "bin") -> Path:
 
 
 def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
@@ -39,7 +42,7 @@ def free_port() -> int:
 def serving(
     command: list[str | Path], answers_at: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Run a server from when it answers at a URL until the block ends."""
+    """Start a server, wait until it answers at a URL, and run it until the block ends."""
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
     )

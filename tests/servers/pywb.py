@@ -13,8 +13,10 @@ from tests.servers.process import free_port, program, serving
 
 @contextlib.contextmanager
 def pywb(folder: Path, collections: Mapping[str, Path]) -> Iterator[str]:
-    """The URL of a pywb with a collection of each WARC file; skips the test where pywb is not
-    installed."""
+    """Serve a collection of each WARC file by pywb; yields its URL.
+
+    Skips the test where pywb is not installed.
+    """
     wayback = program("wayback")
     for name, file in collections.items():
         place = folder / "collections" / name

@@ -14,10 +14,10 @@ from tests.servers.process import free_port, program, serving
 
 @contextlib.contextmanager
 def s3_bucket(name: str = "bucket", checks_keys: bool = False) -> Iterator[str]:
-    """The URI of an empty bucket, which every S3 client of this process finds; skips where moto
-    is not installed.
+    """Serve an empty bucket, which each S3 client of this process finds; yields its URI.
 
-    With `checks_keys` it refuses keys that it has not made, as these are.
+    With `checks_keys`, the server refuses keys that it has not issued, such as the ones set here.
+    Skips the test where moto is not installed.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"

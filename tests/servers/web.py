@@ -16,8 +16,10 @@ A behaviour is a coroutine function of a Request. These make one:
     forward      passes requests on to other ports, as a proxy or a load balancer does
 
 The server also has a port whose certificate nobody has signed (`tls_port`), and one that accepts no
-connection (`full_port`). Emulators of buckets are in modules of their own: they are programs, or
-translate between two interfaces of one.
+connection (`full_port`).
+
+Other modules have what is not the web: flaky.py cuts connections of any protocol, and emulators of
+buckets are programs or translate between two interfaces of one.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class Request:
     Attributes:
       host: the host without the domain and the port.
       path: the target as it was sent: with the query, and for a proxy with the host.
-      count: how often this host was asked for this path, this time included.
+      count: the number of requests of this path of the host, this one included.
       writer: the connection to the client.
       method: GET, CONNECT and so on.
       headers: values by names in lower case; the last one of those that are sent twice.
@@ -129,8 +131,8 @@ def answer(
     *,
     wait: float = 0,
     then: float | str = 0,
-    more: bytes = b"",
-    every: float = 0,
+    endless: bytes = b"",
+    interval: float = 0,
     **headers: str,
 ) -> Behaviour:
     """Return a behaviour that answers after `wait` seconds; see `raw` for the other arguments."""
@@ -138,12 +140,14 @@ def answer(
     async def behave(request: Request) -> None:
         await asyncio.sleep(wait)
         await request.answer(body, status, **headers)
-        await _end(request, then, more, every)
+        await _end(request, then, endless, interval)
 
     return behave
 
 
-def raw(data: bytes, *, then: float | str = 0, more: bytes = b"", every: float = 0) -> Behaviour:
+def raw(
+    data: bytes, *, then: float | str = 0, endless: bytes = b"", interval: float = 0
+) -> Behaviour:
     """Return a behaviour that sends bytes as they are.
 
     Args:
@@ -154,16 +158,16 @@ def raw(data: bytes, *, then: float | str = 0, more: bytes = b"", every: float =
 
     async def behave(request: Request) -> None:
         await request.send(data)
-        await _end(request, then, more, every)
+        await _end(request, then, endless, interval)
 
     return behave
 
 
-async def _end(request: Request, then: float | str, more: bytes, every: float) -> None:
+async def _end(request: Request, then: float | str, endless: bytes, interval: float) -> None:
     with contextlib.suppress(OSError):
-        while more:
-            await request.send(more)
-            await asyncio.sleep(every)
+        while endless:
+            await request.send(endless)
+            await asyncio.sleep(interval)
     if isinstance(then, float):
         await asyncio.sleep(then)
     elif then == "reset":

@@ -75,10 +75,10 @@ def write_tokens(tokenizer_file: Path) -> WriteTokens:
         val: Sequence[Sequence[int]] = (),
         *,
         shards: int = 2,
-        **how: Any,
+        **settings: Any,
     ) -> Path:
         return write_token_dataset(
-            folder, {"train": train, "val": val}, tokenizer_file, shards, **how
+            folder, {"train": train, "val": val}, tokenizer_file, shards, **settings
         )
 
     return write
@@ -100,11 +100,9 @@ def write_token_dataset(
     parts: dict[str, list[Shard]] = {}
     for split, documents in splits.items():
         for numbers in np.array_split(np.arange(len(documents)), shards):
-            own = [documents[k] for k in numbers]
-            lengths, ids = (
-                np.array(list(map(len, own)), np.int64),
-                [token for document in own for token in document],
-            )
+            chosen = [documents[k] for k in numbers]
+            lengths = np.array(list(map(len, chosen)), np.int64)
+            ids = [token for document in chosen for token in document]
             parts.setdefault(split, []).append((lengths, np.array(ids, kind)))
     size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
     text = tokenizer.read_text(encoding="utf-8")
@@ -137,20 +135,20 @@ def text_tokens(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path)
 
 def small_config(data: Path | str, out: Path, **settings: Any) -> TrainConfig:
     """Return a run of a model of two layers of width 32, on the CPU."""
-    own = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 512, "device": "cpu"}
-    return TrainConfig(data=(str(data),), out=str(out), **own | settings)
+    defaults = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 512, "device": "cpu"}
+    return TrainConfig(data=(str(data),), out=str(out), **defaults | settings)
 
 
-def generate(model: GPT, prompt: Sequence[int], max_tokens: int, **how: Any) -> list[int]:
+def generate(model: GPT, prompt: Sequence[int], max_tokens: int, **settings: Any) -> list[int]:
     """Return the ids that continue one prompt."""
-    written = model.generate(torch.tensor([list(prompt)]), max_tokens, **how)
+    written = model.generate(torch.tensor([list(prompt)]), max_tokens, **settings)
     return written[0, len(prompt) :].tolist()
 
 
 def sampler_of(corpora: Corpora, name: str, context: int, seed: int, **settings: Any) -> Sampler:
     """Return the training samples of corpora, by the settings of a run."""
-    own = {"sampler": name, "context": context, "seed": seed, **settings}
-    return corpora.sampler(TrainConfig(data=("",), out="", **own))
+    defaults = {"sampler": name, "context": context, "seed": seed, **settings}
+    return corpora.sampler(TrainConfig(data=("",), out="", **defaults))
 
 
 def records_of(run: Path | str) -> list[dict[str, Any]]:
@@ -160,7 +158,7 @@ def records_of(run: Path | str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
-    """Return a run of eight steps, of which each second one is saved."""
+    """Return a run of eight steps, which saves each second one."""
     return small_config(text_tokens, tmp_path / "run", max_steps=8, save_every=2)
 
 
@@ -188,28 +186,32 @@ class TrainerProcess:
         ]
 
     def environment(self) -> dict[str, str]:
-        own = {
+        additions = {
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(REPOSITORY),
             "TOKENIZERS_PARALLELISM": "false",
         }
-        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = (
-            "1"  # shared, torchrun 2.13 waits forever when a node joins
+        additions["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = (
+            # With a shared store, torchrun 2.13 waits forever when a node joins.
+            "1"
         )
-        return {**os.environ, **own}
+        return {**os.environ, **additions}
 
-    def run(self, *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: object, **settings: Any) -> subprocess.CompletedProcess[str]:
         """Run a command, with a time limit for a machine that may be busy."""
         pipes: dict[str, Any] = {"capture_output": True, "text": True, "env": self.environment()}
-        return subprocess.run(self.command(*arguments, **how), timeout=500, check=False, **pipes)
+        return subprocess.run(
+            self.command(*arguments, **settings), timeout=500, check=False, **pipes
+        )
 
-    def start(self, *arguments: object, **how: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: object, **settings: Any) -> subprocess.Popen[str]:
         pipes: dict[str, Any] = {
             "stdout": subprocess.PIPE,
             "stderr": subprocess.STDOUT,
             "text": True,
         }
-        command, environment = self.command(*arguments, **how), self.environment()
+        command = self.command(*arguments, **settings)
+        environment = self.environment()
         return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import shlex
 import shutil
 import threading
@@ -40,10 +41,8 @@ def steps(config: TrainConfig) -> list[int]:
 
 
 def record_of(step: int) -> checkpoint.Record:
-    model, settings = (
-        dataclasses.asdict(ModelConfig()),
-        {"seed": 1, "data": ("a", "b"), "rate": 6e-4},
-    )
+    model = dataclasses.asdict(ModelConfig())
+    settings = {"seed": 1, "data": ("a", "b"), "rate": 6e-4}
     return checkpoint.Record(step, model, settings, [{"folder": "a"}], {"name": "t"}, "", 1)
 
 
@@ -52,8 +51,8 @@ def remove(config: TrainConfig, *numbers: int) -> None:
     for number in numbers:
         shutil.rmtree(run_of(config) / f"step-{number:08d}")
     newest = Path(config.out) / "newest"
-    left = checkpoint.checkpoints(Path(config.out))
-    newest.write_text(left[-1].name) if left else newest.unlink()
+    remaining = checkpoint.checkpoints(Path(config.out))
+    newest.write_text(remaining[-1].name) if remaining else newest.unlink()
 
 
 def test_the_newest_checkpoints_stay_with_equal_permissions(
@@ -71,18 +70,20 @@ def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_fil
     saver.save(record_of(7), {"w": torch.ones(2)}, {})
     saver.wait()
     (folder,) = checkpoint.checkpoints(tmp_path)
-    path, kept = folder / checkpoint.RECORD, (folder / checkpoint.RECORD).read_bytes()
-    entries = json.loads(kept)
+    path = folder / checkpoint.RECORD
+    content = (folder / checkpoint.RECORD).read_bytes()
+    entries = json.loads(content)
     assert checkpoint.read_record(folder).step == 7
-    for place in range(len(kept)):
-        changed = bytearray(kept)
+    for place in range(len(content)):
+        changed = bytearray(content)
         changed[place] ^= 1 << place % 7
         path.write_bytes(changed)
         try:
-            same = json.loads(changed) == entries  # white space, and escapes, may differ
+            # Changed white space or escapes may leave the entries equal.
+            is_equal = json.loads(changed) == entries
         except ValueError:
-            same = False
-        if not same:
+            is_equal = False
+        if not is_equal:
             with pytest.raises(CheckpointError, match=r"checkpoint\.json"):
                 checkpoint.read_record(folder)
 
@@ -115,29 +116,31 @@ def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Pa
         "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     }
     names = ["checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"]
-    found = 0
+    num_damages = 0
     for name, (kind, change) in itertools.product(names, changes.items()):
         damaged = tmp_path / f"{kind} {name}"
         shutil.copytree(intact, damaged)
         change(damaged / name)
         with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
             checkpoint.read_record(damaged)
-        found += 1
-    another = tmp_path / "another record"  # intact by itself, and of other files
-    shutil.copytree(intact, another)
+        num_damages += 1
+    # A record that is intact by itself, and describes other files.
+    copied = tmp_path / "another record"
+    shutil.copytree(intact, copied)
     train(dataclasses.replace(config, max_steps=3))
     shutil.copyfile(
-        run_of(config) / "step-00000003" / "checkpoint.json", another / "checkpoint.json"
+        run_of(config) / "step-00000003" / "checkpoint.json", copied / "checkpoint.json"
     )
     with pytest.raises(CheckpointError, match="was changed: its SHA-256"):
-        checkpoint.read_record(another)
-    assert found + 1 == 25
+        checkpoint.read_record(copied)
+    assert num_damages + 1 == 25
 
 
 def test_a_background_checkpoint_has_the_state_of_its_step(
     tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, model = threading.Event(), torch.nn.Linear(3, 1, bias=False)
+    go = threading.Event()
+    model = torch.nn.Linear(3, 1, bias=False)
     monkeypatch.setattr(
         checkpoint, "save_file", lambda *arguments: go.wait(10) and save_file(*arguments)
     )
@@ -145,13 +148,15 @@ def test_a_background_checkpoint_has_the_state_of_its_step(
     optimizer = torch.optim.AdamW(model.parameters())
     model.weight.grad = torch.ones_like(model.weight)
     optimizer.step()
-    average, started = optimizer.state[model.weight]["exp_avg"], model.weight.detach().clone()
+    average = optimizer.state[model.weight]["exp_avg"]
+    started = model.weight.detach().clone()
     for number in (1, 2):
         saver.save(
             record_of(number), model.state_dict(), checkpoint.training_state(model, [optimizer])
         )
         with torch.no_grad():
-            model.weight.add_(1)  # the loop continues
+            # The loop goes on while the checkpoint is written.
+            model.weight.add_(1)
         average.add_(1)
         go.set()
     saver.wait()
@@ -199,7 +204,7 @@ def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfi
 
 @pytest.mark.parametrize("killed", [2, 8])
 def test_a_checkpoint_that_was_interrupted_is_ignored(config: TrainConfig, killed: int) -> None:
-    """The first of a run, or a later one."""
+    # The first checkpoint of a run, or a later one.
     train(dataclasses.replace(config, max_steps=killed))
     (run_of(config) / f"step-{killed:08d}").rename(run_of(config) / f".step-{killed:08d}.part")
     remove(config)
@@ -223,14 +228,14 @@ def test_a_lost_newest_checkpoint_is_reported_and_not_exported(
     )
     shutil.rmtree(newest)
     assert export.main([config.out, str(tmp_path / "exported")]) == 1
-    gone = f"{newest}, the newest checkpoint that was saved, is missing"
-    assert f"{gone}; restore it, or name another one by --step" in capsys.readouterr().err
+    missing = f"{newest}, the newest checkpoint that was saved, is missing"
+    assert f"{missing}; restore it, or name another one by --step" in capsys.readouterr().err
     assert export.main([config.out, str(tmp_path / "exported"), "--step", "3"]) == 1
     assert f"{config.out} has no checkpoint of step 3; it has 4, 6" in capsys.readouterr().err
     assert export.main([config.out, str(tmp_path / "exported"), "--step", "6"]) == 0
     assert capsys.readouterr().err == f"taking {config.out}/checkpoints/step-00000006\n"
     train(config)
-    assert f"{gone}; taking step-00000006, the newest intact one" in capsys.readouterr().out
+    assert f"{missing}; taking step-00000006, the newest intact one" in capsys.readouterr().out
     train(dataclasses.replace(config, max_steps=9))
     assert "gone" not in capsys.readouterr().out
 
@@ -238,12 +243,12 @@ def test_a_lost_newest_checkpoint_is_reported_and_not_exported(
 def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4))
     lines = (Path(config.out) / "metrics.jsonl").read_text()
-    for gone in (
+    for folder in (
         run_of(config) / "step-00000002",
         run_of(config) / "step-00000004",
         run_of(config),
     ):
-        shutil.rmtree(gone)
+        shutil.rmtree(folder)
         if not checkpoint.checkpoints(Path(config.out)):
             with pytest.raises(
                 CheckpointError, match=r"step-00000004, .* is missing; restore .* or move .* aside"
@@ -265,11 +270,14 @@ def test_a_run_with_only_its_metrics_left_does_not_start_over(
     (out / "newest").unlink()
     if left == "an empty folder":
         run_of(config).mkdir()
-    if left == "metrics of before":  # of a version that did not note what was saved
+    # Versions before did not note the steps that were saved.
+    if left == "metrics of before":
         records = records_of(out)
         for record in records:
             del record["saved"]
-        (out / "metrics.jsonl").write_text("".join(json.dumps(own) + "\n" for own in records))
+        (out / "metrics.jsonl").write_text(
+            "".join(json.dumps(record_line) + "\n" for record_line in records)
+        )
     lines = (out / "metrics.jsonl").read_text()
     with pytest.raises(CheckpointError, match=r"has no checkpoint, .* restore .* or move .* aside"):
         train(config)
@@ -342,11 +350,67 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step(
     assert steps(config) == [2, 4]
 
 
+@pytest.mark.parametrize("garbage", [b"\0" * 40 + b"\n", b"\xff\xfe\n", b"{\n"])
+def test_damaged_lines_of_the_metrics_are_left_out(config: TrainConfig, garbage: bytes) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    path = Path(config.out) / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + garbage + lines[1])
+    train(config)
+    assert [record["step"] for record in records_of(config.out)] == list(range(1, 9))
+
+
+def test_a_name_of_the_newest_that_cannot_be_read_is_reported(
+    config: TrainConfig, capsys: Capture
+) -> None:
+    train(dataclasses.replace(config, max_steps=4))
+    (Path(config.out) / "newest").write_bytes(b"\xff\0step")
+    train(config)
+    assert "the newest checkpoint that was saved, is missing" in capsys.readouterr().out
+    assert steps(config) == [4, 6, 8]
+
+
+def test_a_diverged_run_names_the_checkpoint_that_it_saved_last(config: TrainConfig) -> None:
+    # A damaged checkpoint of a later step stays in the folder.
+    train(config)
+    (run_of(config) / "step-00000008" / "model.safetensors").unlink()
+    with pytest.raises(Diverged, match=r"last good checkpoint is .*step-00000006"):
+        train(dataclasses.replace(config, max_steps=40, learning_rate=1e30, clip=0.0, save_every=9))
+
+
+def test_a_checkpoint_with_the_weights_that_diverged_is_not_called_good(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The third update breaks the weights, which the loss of the fourth step shows.
+    train(dataclasses.replace(config, max_steps=2))
+    wild = dataclasses.replace(config, save_every=1, learning_rate=1e30, clip=0.0, warmup_steps=1)
+    with pytest.raises(Diverged) as error:
+        train(wild)
+    advised = re.search(r"weights in (\S+) may be the cause: delete that folder", str(error.value))
+    assert advised
+    assert advised[1] == str(run_of(config) / "step-00000003")
+    # Without it the next run would end so, whatever its settings.
+    with pytest.raises(Diverged, match="step-00000003 may be the cause"):
+        train(config)
+    shutil.rmtree(advised[1])
+    train(config)
+    assert steps(config) == [4, 6, 8]
+
+
+def test_a_validation_loss_of_nan_is_an_error_and_no_figure(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.train.validation_loss", lambda *arguments: math.nan)
+    with pytest.raises(Diverged, match=r"step 8: validation loss nan; .*step-00000008"):
+        train(config)
+    assert "NaN" not in (Path(config.out) / "metrics.jsonl").read_text()
+
+
 @pytest.mark.parametrize("name", ["a run", "it's", "run;date", "$HOME", "(run)", "-run"])
 def test_commands_in_messages_name_any_folder(
     name: str, config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens
 ) -> None:
-    """A shell that gets the message's command passes on the folder's name as it is."""
+    """Check that a shell passes on the folder's name in a message's command as it is."""
     config = dataclasses.replace(config, out=str(tmp_path / name), max_steps=2)
     train(config)
     with pytest.raises(Diverged) as diverged:
@@ -356,9 +420,9 @@ def test_commands_in_messages_name_any_folder(
     assert shlex.split(command)[:4] == ["python", "-m", "trainer.tools.documents", config.out]
     step = int(shlex.split(command)[5])
     assert list(documents.documents_of(config.out, step))
-    other = write_tokens(tmp_path / "other" / "tokens", [[1, 2, 3] * 40] * 20)
+    other_data = write_tokens(tmp_path / "other" / "tokens", [[1, 2, 3] * 40] * 20)
     with pytest.raises(SettingsError) as refused:
-        train(dataclasses.replace(config, data=(str(other),)))
+        train(dataclasses.replace(config, data=(str(other_data),)))
     command = str(refused.value).split("is a new run with ")[1].rsplit(". Use another", 1)[0]
     assert shlex.split(command) == ["--init_from", config.out]
 
@@ -383,8 +447,8 @@ def test_a_new_run_takes_the_optimizers_state_with_the_weights(
     assert f"weights and state of the optimizer from {config.out}" in capsys.readouterr().out
     state = load_file(run_of(further) / "step-00000004" / "training.safetensors")
     assert state["ln_f.weight/step"].item() == 8
-    other = dataclasses.replace(further, out=str(tmp_path / "other"), optimizer="muon")
-    train(other)
+    with_muon = dataclasses.replace(further, out=str(tmp_path / "other"), optimizer="muon")
+    train(with_muon)
     assert f"weights from {config.out}" in capsys.readouterr().out
 
 
@@ -424,8 +488,8 @@ def test_bfloat16_and_recomputation_hardly_change_the_loss(
     config: TrainConfig, tmp_path: Path
 ) -> None:
     changes: dict[str, Any] = {"dtype": "bfloat16", "checkpoint_activations": True}
-    other = dataclasses.replace(config, out=str(tmp_path / "other"), **changes)
-    assert math.isclose(train(other), train(config), rel_tol=0.01)
+    changed = dataclasses.replace(config, out=str(tmp_path / "other"), **changes)
+    assert math.isclose(train(changed), train(config), rel_tol=0.01)
 
 
 def test_adafactors_reported_rate_is_the_one_applied(
@@ -476,6 +540,6 @@ def test_beta2_changes_the_second_step(config: TrainConfig, tmp_path: Path, opti
         out = str(tmp_path / f"{beta2}")
         train(dataclasses.replace(config, out=out, beta2=beta2, optimizer=optimizer, max_steps=3))
         losses.append([record["loss"] for record in records_of(out)])
-    # The first update is the same but for its rounding: beta2 cancels out.
+    # Beta2 cancels out of the first update, except for rounding.
     assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-6)
     assert losses[0][2] != pytest.approx(losses[1][2], rel=1e-6)

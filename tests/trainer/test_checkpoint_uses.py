@@ -41,7 +41,8 @@ def model() -> GPT:
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=100, context=16, n_layer=2, n_head=2, width=32)).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # sharper than the initial weights: no ties
+        # Initial weights would give ties.
+        for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     return model
 
@@ -126,7 +127,8 @@ def test_text_windows_predict_each_token_once_with_context(
 def test_perplexities_are_of_a_texts_tokens_words_and_bytes(
     tokenizer_file: Path,
 ) -> None:
-    text, tokenizer = "def main(): return 1", Tokenizer(tokenizer_file)
+    text = "def main(): return 1"
+    tokenizer = Tokenizer(tokenizer_file)
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=400, context=8, n_layer=1, n_head=1, width=8)).eval()
     ids = tokenizer.encode(text)
@@ -171,15 +173,18 @@ def test_transformers_generates_an_exported_models_text(
     folder = tmp_path / "exported"
     assert export.main([str(run), str(folder)]) == 0
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    transformers_model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     trained = load_pretrained(str(run))
-    ours, eot = trained.model, trained.eot
-    assert tokenizer.eos_token_id == theirs.config.eos_token_id == eot
+    ours = trained.model
+    eot = trained.eot
+    assert tokenizer.eos_token_id == transformers_model.config.eos_token_id == eot
 
     prompt = tokenizer("def main(", return_tensors="pt").input_ids
     assert prompt[0].tolist() == Tokenizer(folder / "tokenizer.json").encode("def main(")
-    torch.testing.assert_close(ours(prompt), theirs(prompt).logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        ours(prompt), transformers_model(prompt).logits, rtol=1e-4, atol=1e-4
+    )
 
     capsys.readouterr()
     flags = ["--data", str(text_tokens), "--windows", "9", "--device", "cpu"]
@@ -199,7 +204,8 @@ def test_transformers_generates_an_exported_models_text(
     assert texts[0] == texts[1] != ""
 
     tuned = small_config(text_tokens, tmp_path / "tuned", init_from=str(folder), max_steps=1)
-    assert train(tuned) < 5.5  # a fresh model starts at ln 400 = 5.99
+    # A fresh model starts at ln 400 = 5.99.
+    assert train(tuned) < 5.5
 
 
 def test_a_hugging_face_folder_with_another_tokenizer_is_refused(

@@ -39,13 +39,15 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
     texts: list[str],
     capsys: Capture,
 ) -> None:
-    tokenizer, draw, runs = Tokenizer(tokenizer_file), random.Random(0), []
+    tokenizer = Tokenizer(tokenizer_file)
+    draw = random.Random(0)
+    runs = []
     for name in ("plain", "mixed", "copy"):
-        own = [
+        shuffled = [
             "".join(draw.sample(text, len(text))) if name == "mixed" else text
             for text in texts[40:]
         ]
-        data = write_tokens(tmp_path / name / "tokens", list(map(tokenizer.encode, own)))
+        data = write_tokens(tmp_path / name / "tokens", list(map(tokenizer.encode, shuffled)))
         for seed in (1, 2, 3):
             runs.append(str(tmp_path / f"{name}-{seed}"))
             train(small_config(data, Path(runs[-1]), max_steps=30, val_every=0, seed=seed))
@@ -64,30 +66,30 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
         "copy − mixed": "copy is better",
     }
     write_tokens(tmp_path / "plain" / "tokens", [[1] * 40] * 5)
-    other = str(tmp_path / "other")
+    other_run = str(tmp_path / "other")
     for settings, message in (
         (
             {"seed": 4, "max_steps": 31},
-            f"{other} cannot be compared with {runs[0]}: max_steps is 31, there 30",
+            f"{other_run} cannot be compared with {runs[0]}: max_steps is 31, there 30",
         ),
         (
             {"seed": 4},
-            f"{other} cannot be compared with {runs[0]}: another corpus is called plain; rename "
+            f"{other_run} cannot be compared with {runs[0]}: another corpus is called plain; rename "
             f"the folder",
         ),
     ):
         train(
             small_config(
                 tmp_path / "plain/tokens",
-                Path(other),
+                Path(other_run),
                 **{"max_steps": 30, "val_every": 0} | settings,
             )
         )
-        assert compare.main([*runs, other, *flags]) == 2
+        assert compare.main([*runs, other_run, *flags]) == 2
         assert message in capsys.readouterr().err
-        shutil.rmtree(other)
-    shutil.copytree(runs[0], other)
-    assert compare.main([runs[0], other, *flags]) == 2
+        shutil.rmtree(other_run)
+    shutil.copytree(runs[0], other_run)
+    assert compare.main([runs[0], other_run, *flags]) == 2
     assert (
         f"{runs[0]} was trained on the same corpus, plain, with the same seed"
         in capsys.readouterr().err
@@ -103,11 +105,13 @@ def test_each_document_is_scored_independently() -> None:
     for stride in (0, 5):
         found = score_documents(model, documents, 49, stride=stride, micro_batch=4)
         for ids, nats in zip(documents, found.tolist(), strict=True):
-            wanted = 0.0
+            expected = 0.0
             for inputs, targets in text_windows([49, *ids], 16, stride or 16):
                 logits = model(torch.tensor([inputs]))[0].log_softmax(-1)
-                wanted -= sum(logits[k - len(targets), own].item() for k, own in enumerate(targets))
-            assert nats == pytest.approx(wanted, rel=1e-4)
+                expected -= sum(
+                    logits[k - len(targets), target].item() for k, target in enumerate(targets)
+                )
+            assert nats == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("between", ["\n", "\r\n"])
@@ -144,13 +148,14 @@ def _models(
     Their true difference is `effect`.
     """
     sizes = draw.integers(200, 4000, texts).astype(float)
-    common, gains = draw.normal(2, 0.3, texts), draw.normal(effect, 0.05, texts)
-    made: list[list[Score]] = [[], []]
+    common = draw.normal(2, 0.3, texts)
+    gains = draw.normal(effect, 0.05, texts)
+    scores: list[list[Score]] = [[], []]
     for _ in range(seeds):
-        for own, rate in zip(made, (common, common + gains), strict=True):
+        for of_corpus, rate in zip(scores, (common, common + gains), strict=True):
             bits = sizes * (rate + draw.normal(0, of_seeds) + draw.normal(0, 0.01, texts))
-            own.append(Score(bits.tolist(), sizes.tolist()))
-    return made
+            of_corpus.append(Score(bits.tolist(), sizes.tolist()))
+    return scores
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 8])
@@ -173,9 +178,9 @@ def test_a_difference_larger_than_chance_has_the_right_sign() -> None:
 
 
 def test_one_seed_gives_no_verdict() -> None:
-    made = _models(np.random.default_rng(0), 0.5, 0.003, 1, 50)
-    found = difference(*made)
-    shown = table({"text": {"a": {1: made[0][0]}, "nan": {1: made[1][0]}}}).splitlines()
+    scores = _models(np.random.default_rng(0), 0.5, 0.003, 1, 50)
+    result = difference(*scores)
+    shown = table({"text": {"a": {1: scores[0][0]}, "nan": {1: scores[1][0]}}}).splitlines()
     assert [line.split(" | ")[1] for line in shown[2:]] == ["a", "nan", "nan − a"]
-    assert shown[4].endswith(f" | {found.error_by_texts:.4f} | unknown: one seed |")
+    assert shown[4].endswith(f" | {result.error_by_texts:.4f} | unknown: one seed |")
     assert shown[4].count(" unknown ") == 2

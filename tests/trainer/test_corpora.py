@@ -95,7 +95,7 @@ def run(tmp_path: Path) -> Run:
     Its context is 16 and its batch 8 samples.
     """
 
-    def run(out: str, steps: int, *data: str, more: Sequence[str] = ()) -> int:
+    def run(out: str, steps: int, *data: str, extra_flags: Sequence[str] = ()) -> int:
         shape = [
             "--preset",
             "tiny",
@@ -106,9 +106,9 @@ def run(tmp_path: Path) -> Run:
             "--device",
             "cpu",
         ]
-        where = ["--data", *data, "--out", str(tmp_path / out)]
+        places = ["--data", *data, "--out", str(tmp_path / out)]
         schedule = ["--max_steps", str(steps), "--warmup_steps", "1", "--schedule", "constant"]
-        return main([*where, *shape, *schedule, *more])
+        return main([*places, *shape, *schedule, *extra_flags])
 
     return run
 
@@ -134,13 +134,13 @@ def test_other_data_is_refused_when_a_run_resumes(
 ) -> None:
     data = (f"{folders[0]}=0.5", f"{folders[1]}=0.5")
     assert run("run", 2, *data) == 0
-    for other in (
+    for other_corpora in (
         data[:1],
         (f"{folders[0]}=0.6", f"{folders[1]}=0.4"),
         data[::-1],
         (*data, f"{folders[2]}=1"),
     ):
-        assert run("run", 4, *other) == 2
+        assert run("run", 4, *other_corpora) == 2
         error = capsys.readouterr().err
         assert f"the data was {folders[0]} (50.0%, " in error
         assert f"other data is a new run with --init_from {tmp_path / 'run'}" in error
@@ -151,25 +151,26 @@ def test_other_data_is_refused_when_a_run_resumes(
 def test_a_run_goes_on_with_its_tokens_after_they_have_grown(
     tmp_path: Path, write_tokens: WriteTokens, run: Run, capsys: Capture
 ) -> None:
-    first, second = [[k + 1] * 60 for k in range(8)], [[k + 101] * 60 for k in range(8)]
+    first = [[k + 1] * 60 for k in range(8)]
+    second = [[k + 101] * 60 for k in range(8)]
     tokens = str(write_tokens(tmp_path / "data", first, first[:2], shards=2))
     assert run("complete", 6, tokens) == run("cut", 3, tokens) == 0
     write_tokens(tmp_path / "data", first + second, first[:2] + second[:2], shards=4)
     assert len(open_corpora([tokens]).datasets[0].documents("train")) == 16
     capsys.readouterr()
     assert run("cut", 6, tokens) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
         f"{tokens} has grown: this run goes on with its first files; --init_from starts with all"
-        in said
+        in output
     )
     assert losses(tmp_path / "complete") == losses(tmp_path / "cut")
-    assert run("all", 6, tokens, more=["--init_from", str(tmp_path / "cut")]) == 0
+    assert run("all", 6, tokens, extra_flags=["--init_from", str(tmp_path / "cut")]) == 0
     (data,) = checkpoint.read_record(tmp_path / "all/checkpoints/step-00000006").data
     assert data["files"] == {"train": 4, "val": 4}
 
 
-def test_a_dataset_of_which_nothing_will_be_read_is_named(
+def test_a_dataset_that_will_not_be_read_is_named(
     folders: list[str], run: Run, capsys: Capture
 ) -> None:
     assert run("run", 2, f"{folders[0]}=3000000", f"{folders[1]}=1") == 0
@@ -179,7 +180,8 @@ def test_a_dataset_of_which_nothing_will_be_read_is_named(
     )
     sampler = sampler_of(open_corpora([f"{folders[0]}=3000", f"{folders[1]}=1"]), "packed", 16, 3)
     source = corpus_of(sampler.windows(0, 7000))
-    assert (source == 1).sum() in (2, 3)  # a share of less than one in a block of samples
+    # A share of less than one in a block of samples.
+    assert (source == 1).sum() in (2, 3)
 
 
 @pytest.mark.parametrize("again", ["{0}", "{0}/", "{0}/../tokens", "link"])
@@ -187,8 +189,8 @@ def test_a_dataset_that_is_named_twice_by_any_path_is_refused(
     folders: list[str], tmp_path: Path, again: str
 ) -> None:
     (tmp_path / "link").symlink_to(Path(folders[0]).parent)
-    other = str(tmp_path / "link" / "tokens") if again == "link" else again.format(folders[0])
-    for data in ([folders[0], other], [f"{folders[0]}=1", f"{other}=2"]):
+    second = str(tmp_path / "link" / "tokens") if again == "link" else again.format(folders[0])
+    for data in ([folders[0], second], [f"{folders[0]}=1", f"{second}=2"]):
         with pytest.raises(ShardError, match=r"are the same tokens; name them once"):
             open_corpora(data)
 
@@ -199,13 +201,13 @@ def test_data_with_another_tokenizer_or_end_of_text_is_refused(
     assert run("run", 2, folders[0]) == 0
     (tmp_path / "other.json").write_text(Path(folders[0], "..", TOKENIZER).read_text() + "\n")
     documents = {"train": [[1] * 99], "val": [[1] * 99]}
-    other = write_token_dataset(tmp_path / "other", documents, tmp_path / "other.json", 1)
-    assert run("run", 4, str(other)) == 2
+    other_tokens = write_token_dataset(tmp_path / "other", documents, tmp_path / "other.json", 1)
+    assert run("run", 4, str(other_tokens)) == 2
     assert "the tokenizer was test (" in capsys.readouterr().err
     with pytest.raises(
         ShardError, match=r"other/tokens has the tokenizer .*; tokenize both with one"
     ):
-        open_corpora([folders[0], str(other)])
+        open_corpora([folders[0], str(other_tokens)])
     edit_manifest(Path(folders[0]), lambda record: record["properties"]["tokenizer"].update(eot=7))
     assert run("run", 4, folders[0]) == 2
     error = capsys.readouterr().err

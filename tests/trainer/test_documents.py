@@ -37,7 +37,7 @@ def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
 def test_with_the_mask_a_documents_logits_ignore_the_others(lengths: list[int], seed: int) -> None:
-    """With rotary positions, which are relative: learned ones continue over the window."""
+    # Rotary positions are relative. Learned ones would continue over the window.
     torch.manual_seed(0)
     model = GPT(dataclasses.replace(SHAPE, rope=True)).eval()
     window, documents = packed_window(lengths, seed)

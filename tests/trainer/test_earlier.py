@@ -1,7 +1,7 @@
 """A run of an earlier version is continued.
 
 `earlier-run.zip` has the tokens of a run of 12 steps by the version of 2026-11-28, its checkpoint
-of step 6, and the losses of all its steps. It is never made again.
+of step 6, and the losses of all its steps. It is never rebuilt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ SETTINGS = {
 def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
     """Return the settings of the earlier run, which lies in `out`."""
     shutil.unpack_archive(Path(__file__).with_name("earlier-run.zip"), tmp_path)
-    monkeypatch.chdir(tmp_path)  # the record has the path of its data from there
+    # The record has the path of its data from there.
+    monkeypatch.chdir(tmp_path)
     data = (str(tmp_path / "data" / "tokens"),)
     return TrainConfig(data=data, out=str(tmp_path / "run"), **SETTINGS)  # type: ignore[arg-type]
 
@@ -58,22 +59,23 @@ def change_record(run: str, change: Callable[[dict[str, Any]], object]) -> None:
 def test_an_earlier_run_continues_with_the_losses_it_had(
     earlier: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
-    before = records_of(earlier.out)
+    earlier_records = records_of(earlier.out)
     train(earlier)
     assert "step-00000006 at step 6" in capsys.readouterr().out
     records = records_of(earlier.out)
     assert [record["step"] for record in records] == list(range(1, 13))
     for key in ("loss", "grad_norm", "lr"):
-        found = [record[key] for record in records]
-        assert found == pytest.approx([record[key] for record in before], rel=1e-4), key
-    assert records[-1]["val_loss"] == pytest.approx(before[-1]["val_loss"], rel=1e-4)
+        values = [record[key] for record in records]
+        assert values == pytest.approx([record[key] for record in earlier_records], rel=1e-4), key
+    assert records[-1]["val_loss"] == pytest.approx(earlier_records[-1]["val_loss"], rel=1e-4)
 
 
 def test_the_tools_take_an_earlier_run(
     earlier: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "text.txt").write_text("abc " * 50)
-    text, out = str(tmp_path / "text.txt"), str(tmp_path / "exported")
+    text = str(tmp_path / "text.txt")
+    out = str(tmp_path / "exported")
     assert evaluate.main([earlier.out, "--text", text, "--data", earlier.data[0]]) == 0
     assert documents.main([earlier.out, "--step", "3"]) == 0
     assert compare.main([earlier.out, "--eval_text", text]) == 0
@@ -94,7 +96,7 @@ def test_a_part_of_the_model_that_a_record_lacks_has_its_default(earlier: TrainC
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", []])
-def test_a_setting_that_is_gone_is_named_and_ignored(
+def test_a_setting_that_was_removed_is_named_and_ignored(
     earlier: TrainConfig, value: object, capsys: Capture
 ) -> None:
     def change(record: dict[str, Any]) -> None:
@@ -103,15 +105,15 @@ def test_a_setting_that_is_gone_is_named_and_ignored(
     change_record(earlier.out, change)
     assert documents.main([earlier.out, "--step", "3"]) == 0
     train(dataclasses.replace(earlier, max_steps=7))
-    said = capsys.readouterr().out
-    assert ("the setting zeal, which was" in said) == (value is not None)
+    output = capsys.readouterr().out
+    assert ("the setting zeal, which was" in output) == (value is not None)
 
 
 PIECES = {"rope": True, "qk_norm": True, "activation": "relu2"}
 
 
 def test_the_speedruns_three_settings_are_its_preset(earlier: TrainConfig, tmp_path: Path) -> None:
-    """A run of which an earlier version wrote them beside the preset tiny."""
+    # An earlier version wrote the three beside the preset tiny.
     new = dataclasses.replace(
         earlier, out=str(tmp_path / "new"), preset="speedrun", n_layer=2, n_head=2, max_steps=6
     )
@@ -127,17 +129,17 @@ def test_the_speedruns_three_settings_are_its_preset(earlier: TrainConfig, tmp_p
 def test_records_name_the_pieces_of_a_preset(
     earlier: TrainConfig, tmp_path: Path, preset: str, missing: str | None, capsys: Capture
 ) -> None:
-    """As records of earlier versions did; one that lacks a piece continues."""
+    # Records of earlier versions had them. A run whose record lacks a piece continues.
     new = dataclasses.replace(
         earlier, out=str(tmp_path / "new"), preset=preset, n_layer=1, n_head=2, max_steps=6
     )
     train(new)
-    pieces = PIECES if preset == "speedrun" else {name: not own for name, own in PIECES.items()}
+    pieces = PIECES if preset == "speedrun" else {name: not value for name, value in PIECES.items()}
 
     def change(record: dict[str, Any]) -> None:
         settings = record["settings"]
-        found = {name: settings[name] for name in PIECES}
-        assert found == (pieces | {"activation": "gelu"} if preset == "tiny" else pieces)
+        recorded = {name: settings[name] for name in PIECES}
+        assert recorded == (pieces | {"activation": "gelu"} if preset == "tiny" else pieces)
         if missing:
             settings.pop(missing)
 
@@ -154,7 +156,7 @@ def test_pieces_of_the_speedrun_without_the_others_are_refused(earlier: TrainCon
         train(earlier)
 
 
-def test_a_setting_that_is_gone_and_was_used_is_refused(
+def test_a_setting_that_was_removed_and_used_is_refused(
     earlier: TrainConfig, capsys: Capture
 ) -> None:
     change_record(earlier.out, lambda record: record["settings"].update(zeal=3))

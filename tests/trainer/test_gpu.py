@@ -32,7 +32,7 @@ SMALL = flags_of(preset="tiny", width=64, context=128, batch_tokens=1024, micro_
 
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
-    own = {
+    settings_here = {
         "context": 128,
         "batch_tokens": 1024,
         "micro_batch": 3,
@@ -46,7 +46,7 @@ def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
         preset="tiny",
         compile=True,
         device="cuda",
-        **own,
+        **settings_here,
     )
 
 
@@ -71,7 +71,7 @@ def test_compiled_bfloat16_trains_as_the_cpu_in_float32(
 def test_a_masked_run_compiles_for_training_and_validation_only(
     config: TrainConfig, recomputed: bool
 ) -> None:
-    """Micro-batches and validation windows that do not divide, a mask of its own for each batch."""
+    """Train with micro-batches and windows that do not divide, and a mask for each batch."""
     train(dataclasses.replace(config, document_mask=True, checkpoint_activations=recomputed))
     # The blocks and the output, in training and in evaluation; and what makes the masks.
     assert counters["stats"]["unique_graphs"] <= 6
@@ -79,10 +79,11 @@ def test_a_masked_run_compiles_for_training_and_validation_only(
 
 
 @pytest.mark.parametrize("compiled", ["no", "complete", "parts"])
-def test_masked_loss_and_gradients_are_those_of_the_cpu(compiled: str) -> None:
+def test_masked_loss_and_gradients_equal_the_cpus(compiled: str) -> None:
     torch.manual_seed(0)
     inputs = torch.randint(203, (4, 256))
-    losses, gradients = [], []
+    losses = []
+    gradients = []
     for device in ("cpu", "cuda"):
         torch.manual_seed(1)
         model = GPT(SHAPE).to(device)
@@ -92,8 +93,8 @@ def test_masked_loss_and_gradients_are_those_of_the_cpu(compiled: str) -> None:
             net = torch.compile(model, dynamic=False)
         elif device == "cuda" and compiled == "parts":
             model.compile_parts()
-        own = inputs.to(device)
-        loss = net(own, own.roll(-1, 1), **BLOCKS(own))
+        on_device = inputs.to(device)
+        loss = net(on_device, on_device.roll(-1, 1), **BLOCKS(on_device))
         loss.backward()
         losses.append(loss.item())
         gradients.append(model.h[0].attn.c_attn.weight.grad.cpu())
@@ -105,7 +106,8 @@ def test_compiled_masks_equal_plain_ones_and_compile_once() -> None:
     for seed in range(3):
         ids = torch.randint(203, (4, 256), generator=torch.Generator().manual_seed(seed))
         numbers = (ids == 202).cumsum(1)
-        plain, compiled = block_mask(numbers), block_mask(numbers.cuda())
+        plain = block_mask(numbers)
+        compiled = block_mask(numbers.cuda())
         assert torch.equal(plain.to_dense(), compiled.to_dense().cpu())
     assert counters["stats"]["unique_graphs"] == 1
 
@@ -113,10 +115,8 @@ def test_compiled_masks_equal_plain_ones_and_compile_once() -> None:
 def test_a_checkpoint_through_pinned_memory_is_of_its_step(
     tmp_path: Path, tokenizer_file: Path
 ) -> None:
-    saver, model = (
-        Saver(tmp_path, tokenizer_file),
-        torch.nn.Linear(1000, 1000, bias=False, device="cuda"),
-    )
+    saver = Saver(tmp_path, tokenizer_file)
+    model = torch.nn.Linear(1000, 1000, bias=False, device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     model.weight.grad = torch.ones_like(model.weight)
     optimizer.step()
@@ -127,11 +127,14 @@ def test_a_checkpoint_through_pinned_memory_is_of_its_step(
             model.weight.fill_(number)
         saver.save(record, model.state_dict(), training_state(model, [optimizer]))
         with torch.no_grad():
-            model.weight.fill_(9)  # the loop continues
+            # The loop continues.
+            model.weight.fill_(9)
         average.add_(1)
     saver.wait()
     assert all(
-        tensor.is_pinned() for name, tensor in saver._host.items() if not name.endswith("step")
+        tensor.is_pinned()
+        for name, tensor in saver._host_copies.items()
+        if not name.endswith("step")
     )
     for number in (1, 2):
         folder = tmp_path / "checkpoints" / f"step-0000000{number}"
@@ -160,12 +163,13 @@ def test_torchrun_trains_the_same_model(
     common += ("--val_every", 5)
     masked = ("--document_mask",) if "--document_mask" in flags else ()
     assert trainer.run(*common, *masked, "--out", tmp_path / "one").returncode == 0
-    for _ in range(2):  # the second time from the middle
+    # The second run starts from the middle of the first.
+    for _ in range(2):
         result = trainer.run(*common, *flags, "--out", tmp_path / "ranks", ranks=1)
         assert result.returncode == 0, result.stdout + result.stderr
         for key in ("loss", "grad_norm"):
-            found = [[r[key] for r in records_of(tmp_path / run)] for run in ("ranks", "one")]
-            assert found[0] == pytest.approx(found[1], rel=3e-2)
+            losses = [[r[key] for r in records_of(tmp_path / run)] for run in ("ranks", "one")]
+            assert losses[0] == pytest.approx(losses[1], rel=3e-2)
         shutil.rmtree(tmp_path / "ranks" / "checkpoints" / "step-00000010")
 
 
@@ -174,9 +178,10 @@ def test_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(
     text_tokens: Path, name: str
 ) -> None:
     sampler = sampler_of(open_corpora([str(text_tokens)]), name, 64, 1, long_min_tokens=100)
-    there, here = (Loader(sampler, 16, 8, device=device) for device in ("cuda", "cpu"))
-    assert there._read(0).is_pinned()
-    batches, wanted = there.batches(3), here.batches(3)
+    on_cuda, on_cpu = (Loader(sampler, 16, 8, device=device) for device in ("cuda", "cpu"))
+    assert on_cuda._read(0).is_pinned()
+    batches = on_cuda.batches(3)
+    wanted = on_cpu.batches(3)
     for _ in range(2):
         for got, expected in zip(next(batches), next(wanted), strict=True):
             assert (got.device.type, got.dtype) == ("cuda", torch.int64)

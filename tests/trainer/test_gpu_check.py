@@ -54,7 +54,7 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
     assert again.stdout.count(": done already") == len(pieces)
 
 
-def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
+def test_without_a_gpu_the_command_reports_it(tmp_path: Path) -> None:
     import torch
 
     if torch.cuda.is_available():

@@ -39,8 +39,10 @@ def folder(tmp_path: Path, tokenizer_file: Path) -> Path:
 
 def change(path: Path, **entries: Any) -> None:
     """Set entries of a JSON file; ... removes one."""
-    known = json.loads(path.read_text()) | entries
-    path.write_text(json.dumps({key: value for key, value in known.items() if value is not ...}))
+    entries_now = json.loads(path.read_text()) | entries
+    path.write_text(
+        json.dumps({key: value for key, value in entries_now.items() if value is not ...})
+    )
 
 
 IDS = torch.arange(32)[None] * 7 % 400
@@ -83,9 +85,11 @@ def test_the_logits_are_those_of_transformers(folder: Path, layout: str) -> None
         )
     ours = load_huggingface(folder).eval()
     assert ours.wte.weight.dtype == torch.float32
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+    transformers_model = transformers.GPT2LMHeadModel.from_pretrained(
+        folder, dtype=torch.float32
+    ).eval()
     with torch.no_grad():
-        torch.testing.assert_close(ours(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours(IDS), transformers_model(IDS).logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("prefix", ["transformer.", ""])
@@ -96,8 +100,8 @@ def test_an_output_layer_that_is_not_the_embedding_is_refused(
     folder: Path, prefix: str, change_of_head: Any
 ) -> None:
     state = {
-        name.replace("transformer.", prefix): own
-        for name, own in load_file(folder / "model.safetensors").items()
+        name.replace("transformer.", prefix): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
     }
     state["lm_head.weight"] = change_of_head(state[f"{prefix}wte.weight"])
     save_file(state, folder / "model.safetensors", {"format": "pt"})
@@ -148,7 +152,8 @@ def test_weights_that_cannot_be_read_are_refused_in_one_line(
     ("config", "generation", "tokenizer", "wanted"),
     [
         (7, 399, True, 7),
-        ([7, 399], None, True, 399),  # the tokenizer's end-of-text
+        # The tokenizer's end-of-text.
+        ([7, 399], None, True, 399),
         ([7, 11], None, True, 7),
         ([399, 7], None, False, 399),
         (None, [7, 399], True, 399),
@@ -197,8 +202,8 @@ def test_a_written_folder_is_read_back_to_the_same_bits(
     for name, tensor in model.state_dict().items():
         assert torch.equal(back.state_dict()[name], tensor), name
     assert load_pretrained(str(tmp_path / "out")).eot == 399
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
-    torch.testing.assert_close(model(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
+    transformers_model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
+    torch.testing.assert_close(model(IDS), transformers_model(IDS).logits, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_without_biases_is_written_with_zeros(tmp_path: Path, tokenizer_file: Path) -> None:
@@ -208,11 +213,15 @@ def test_a_model_without_biases_is_written_with_zeros(tmp_path: Path, tokenizer_
     ).eval()
     assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
     save_huggingface(model, tmp_path / "out", tokenizer_file, 399)
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
-    torch.testing.assert_close(model(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
-    biases = {name: own for name, own in theirs.named_parameters() if name.endswith("bias")}
+    transformers_model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
+    torch.testing.assert_close(model(IDS), transformers_model(IDS).logits, rtol=1e-4, atol=1e-5)
+    biases = {
+        name: tensor
+        for name, tensor in transformers_model.named_parameters()
+        if name.endswith("bias")
+    }
     assert len(biases) == 2 * 6 + 1
-    assert not any(own.any() for own in biases.values())
+    assert not any(tensor.any() for tensor in biases.values())
 
 
 @pytest.mark.parametrize("state", [{"truncation": TRUNCATION}, {}])
@@ -224,15 +233,13 @@ def test_the_tokenizer_of_a_written_folder_has_no_state(
     (tmp_path / "tokenizer.json").write_text(json.dumps(entries | state))
     model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32))
     save_huggingface(model, tmp_path / "out", tmp_path / "tokenizer.json", 399)
-    tokenizer, text = (
-        transformers.AutoTokenizer.from_pretrained(tmp_path / "out"),
-        "import the tokenizer of this test " * 4,
-    )
-    wanted = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file))(
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "import the tokenizer of this test " * 4
+    expected = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file))(
         text
     ).input_ids
     assert tokenizer.eos_token_id == 399
-    assert all(tokenizer(text).input_ids == wanted for _ in range(5))
+    assert all(tokenizer(text).input_ids == expected for _ in range(5))
     save_huggingface(
         model, tmp_path / "ordinary", tokenizer_file, 7
     )  # a token that is not a special one
@@ -249,15 +256,15 @@ def test_a_model_that_transformers_lacks_is_not_written(tmp_path: Path) -> None:
 
 
 def test_gelu_pytorch_tanh_is_gelu_new(folder: Path) -> None:
-    before = load_huggingface(folder).eval()(IDS)
+    logits = load_huggingface(folder).eval()(IDS)
     change(folder / "config.json", activation_function="gelu_pytorch_tanh")
-    torch.testing.assert_close(load_huggingface(folder).eval()(IDS), before)
+    torch.testing.assert_close(load_huggingface(folder).eval()(IDS), logits)
 
 
 def test_gpt2s_vocabulary_and_merges_are_a_tokenizer(
     folder: Path, tokenizer_file: Path, tmp_path: Path, text_tokens: Path
 ) -> None:
-    """The files of 2019, before tokenizer.json."""
+    # GPT-2 was published with these files, before there was a tokenizer.json.
     entries = json.loads(tokenizer_file.read_text())["model"]
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in entries["merges"]]
     vocab = entries["vocab"] | {"<|endoftext|>": 399}
@@ -267,13 +274,14 @@ def test_gpt2s_vocabulary_and_merges_are_a_tokenizer(
     trained = load_pretrained(str(folder))
     assert trained.eot == 399
     text = "The heron's 3 über-fish\n  sit."
-    ours, theirs = Tokenizer(trained.tokenizer), Tokenizer(tokenizer_file)
-    assert ours.encode(text) == theirs.encode(text)
+    ours = Tokenizer(trained.tokenizer)
+    original = Tokenizer(tokenizer_file)
+    assert ours.encode(text) == original.encode(text)
     assert ours.decode(ours.encode(text)) == text
     (tmp_path / "text.txt").write_text(text)
     assert evaluate.main([str(folder), "--text", str(tmp_path / "text.txt")]) == 0
     assert export.main([str(folder), str(tmp_path / "new")]) == 0
-    assert Tokenizer(tmp_path / "new" / "tokenizer.json").encode(text) == theirs.encode(text)
+    assert Tokenizer(tmp_path / "new" / "tokenizer.json").encode(text) == original.encode(text)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -291,7 +299,7 @@ def test_weights_that_are_not_finite_are_refused(
     assert f"the weights {tensor} are not finite; take another model" in output.err
 
 
-def test_a_loss_that_is_not_finite_is_no_figure(
+def test_a_loss_that_is_not_finite_is_not_a_figure(
     folder: Path, tmp_path: Path, text_tokens: Path, capsys: Capture
 ) -> None:
     state = load_file(folder / "model.safetensors")
@@ -328,7 +336,7 @@ def downloaded(name: str, environment: dict[str, str], home: Path) -> str:
 def test_a_model_of_the_hub_is_loaded_by_its_name(
     folder: Path, tmp_path: Path, name: str, layout: str
 ) -> None:
-    """Also from the cache, when the Hub cannot be reached."""
+    # The second time the Hub cannot be reached, and the cache is enough.
     if layout == "pickle":
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
@@ -340,13 +348,13 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(
         environment = environment_of(hub, tmp_path / "home")
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
         hub.files[name.partition("@")[0]] = files
-        found = Path(downloaded(name, environment, tmp_path))
-    assert {path.name: path.read_bytes() for path in found.iterdir()} == files
-    assert downloaded(name, environment, tmp_path) == str(found)
+        folder_of_model = Path(downloaded(name, environment, tmp_path))
+    assert {path.name: path.read_bytes() for path in folder_of_model.iterdir()} == files
+    assert downloaded(name, environment, tmp_path) == str(folder_of_model)
     environment["HF_HUB_OFFLINE"] = "1"
-    assert downloaded(name, environment, tmp_path) == str(found)
+    assert downloaded(name, environment, tmp_path) == str(folder_of_model)
     expected = load_pretrained(str(folder)).model(IDS)
-    assert torch.equal(load_pretrained(str(found)).model(IDS), expected)
+    assert torch.equal(load_pretrained(str(folder_of_model)).model(IDS), expected)
     if layout == "safetensors":
         code = (
             f"import torch; from trainer import GPT; model = GPT.from_pretrained({name!r}); "

@@ -42,8 +42,8 @@ def flags(config: TrainConfig, **changes: Any) -> list[str]:
         for field in dataclasses.fields(config)
         if getattr(config, field.name) != field.default
     ]
-    given = {name: getattr(config, name) for name in names} | {"data": config.data[0]} | changes
-    return [f"--{name}" if own is True else f"--{name}={own}" for name, own in given.items()]
+    values = {name: getattr(config, name) for name in names} | {"data": config.data[0]} | changes
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in values.items()]
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:
@@ -74,29 +74,31 @@ def test_a_run_with_only_damaged_checkpoints_names_each(
     (first / "model.safetensors").unlink()
     for path in (second / "training.safetensors", third / "checkpoint.json"):
         path.write_bytes(path.read_bytes()[:-10])
-    before = contents(run)
+    contents_before = contents(run)
     error = error_of(capsys, *flags(config))
     assert f"no checkpoint in {run / 'checkpoints'} is intact: " in error
     assert "step-00000002/model.safetensors is missing" in error
     assert "step-00000004/training" in error
     assert "step-00000006/checkpoint.json cannot be read" in error
     assert f"move {run} aside to start at step 0" in error
-    assert contents(run) == before | {".lock": (run / ".lock").read_bytes()}
+    assert contents(run) == contents_before | {".lock": (run / ".lock").read_bytes()}
 
 
 def test_a_token_id_outside_the_vocabulary_names_file_and_row(
     config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
-    good, bad = [1, 2, 3] * 100, [*[5] * 40, 412, 5]
+    good = [1, 2, 3] * 100
+    bad = [*[5] * 40, 412, 5]
     data = str(write_tokens(tmp_path / "train", [good, good, good, bad], [good]))
-    wanted = (
+    expected = (
         f"{data}/train/part-00001.arrow, row 1: token id 412 is outside the tokenizer's "
         f"vocabulary of 400; run"
     )
-    assert error_of(capsys, *flags(config, data=data, max_steps=50)).startswith(wanted)
+    assert error_of(capsys, *flags(config, data=data, max_steps=50)).startswith(expected)
     assert not (
         Path(config.out) / "metrics.jsonl"
-    ).exists()  # found when the data is opened, not at its step
+        # Found when the data is opened, not at its step.
+    ).exists()
     data = str(write_tokens(tmp_path / "val", [good] * 3, [bad]))
     assert "val/part-00000.arrow, row 0: token id 412" in error_of(
         capsys, *flags(config, data=data)
@@ -115,7 +117,7 @@ def test_checked_ids_are_read_again_only_in_batches(
     )
 
 
-def test_a_split_that_is_missing_or_too_short_says_so(
+def test_a_split_that_is_missing_or_too_short_is_named(
     config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
     good = [1, 2, 3] * 100
@@ -165,7 +167,7 @@ def test_a_micro_batch_that_does_not_fit_on_the_gpu_is_named(
 def test_a_file_that_a_full_disk_refuses_is_named(
     config: TrainConfig, limit: int, file: str
 ) -> None:
-    """Files have a largest size here, in place of the disk."""
+    # A limit on the size of files stands for a full disk.
     code = (
         "import resource, signal, sys\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
@@ -235,12 +237,12 @@ def test_a_lack_of_memory_is_one_line(
 
 
 def test_an_abbreviated_flag_is_refused(capsys: Capture) -> None:
-    """Otherwise a new flag with the same beginning would change what scripts mean."""
+    # A new flag with the same beginning would change the meaning of scripts.
     assert sample.main(["run", "--prom=a"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("unknown argument --prom=a; did you mean --prompt?")
-    said = "unexpected 'false': no CONFIG.toml; flags such as --compile take no value"
-    assert error_of(capsys, "--data", "tokens", "--out", "run", "--compile", "false") == said
+    expected = "unexpected 'false': no CONFIG.toml; flags such as --compile take no value"
+    assert error_of(capsys, "--data", "tokens", "--out", "run", "--compile", "false") == expected
 
 
 WRONG_SETTINGS = Path(__file__).with_name("mistakes.txt").read_text().strip().split("\n\n")
@@ -258,7 +260,7 @@ def test_a_wrong_setting_gives_a_one_line_error(
         "SHORT", str(tmp_path / "short")
     )
     name = settings.split()[0]
-    kept = {
+    values = {
         "data": config.data[0],
         "out": config.out,
         "preset": "tiny",
@@ -268,7 +270,7 @@ def test_a_wrong_setting_gives_a_one_line_error(
     }
     lines = [
         f"{key} = {json.dumps(value)}"
-        for key, value in (kept | {"batch_tokens": 512}).items()
+        for key, value in (values | {"batch_tokens": 512}).items()
         if key != name
     ]
     (tmp_path / "config.toml").write_text("\n".join([*lines, settings]))
@@ -326,11 +328,13 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
     config: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=1))
-    run, exported, file = Path(config.out), tmp_path / "exported", tmp_path / "file"
+    run = Path(config.out)
+    exported = tmp_path / "exported"
+    file = tmp_path / "file"
     (newest,) = checkpoint.checkpoints(run)
     assert export.main([str(run), str(exported)]) == 0
     file.write_text("mine")
-    before = contents(tmp_path)
+    contents_before = contents(tmp_path)
     for folder in (run, exported, newest, file):
         capsys.readouterr()
         assert export.main([str(run), str(folder)]) == 2
@@ -342,11 +346,11 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
     for command, source in ((export_tokens, config.data[0]), (export, str(run))):
         assert command.main([source, "s3://bucket/x"]) == 2
         assert "s3://bucket/x is not a local folder" in capsys.readouterr().err
-    assert contents(tmp_path) == before
+    assert contents(tmp_path) == contents_before
 
 
 @pytest.mark.parametrize("module", ["trainer.train", "trainer.tools.sample"])
-def test_without_torch_a_command_says_how_to_install_it(module: str, tmp_path: Path) -> None:
+def test_without_torch_a_command_names_its_installation(module: str, tmp_path: Path) -> None:
     shutil.copytree(
         REPOSITORY / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__")
     )

@@ -57,36 +57,41 @@ def test_logits_gradients_and_greedy_ids_equal_transformers(name: str) -> None:
         "n_head": config.n_head,
         "n_embd": config.width,
     }
-    theirs = transformers.GPT2LMHeadModel(
+    transformers_model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
             vocab_size=config.vocab_size, **shape, bos_token_id=0, eos_token_id=0
         )
     ).eval()
-    with torch.no_grad():  # far from the initial values, biases and norms too
-        for parameter in theirs.parameters():
+    # Far from the initial values, biases and norms too.
+    with torch.no_grad():
+        for parameter in transformers_model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     ours = GPT(config).eval()
-    ours.load_state_dict(from_huggingface(theirs.state_dict(), config))
+    ours.load_state_dict(from_huggingface(transformers_model.state_dict(), config))
     ids = torch.randint(config.vocab_size, (2, config.context))
     labels = ids.clone()
     labels[0, :5] = -100
 
-    result, loss = theirs(ids, labels=labels), ours(ids[:, :-1], labels[:, 1:])
+    result = transformers_model(ids, labels=labels)
+    loss = ours(ids[:, :-1], labels[:, 1:])
     torch.testing.assert_close(ours(ids), result.logits, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(loss, result.loss, rtol=1e-5, atol=1e-5)
     result.loss.backward()
     loss.backward()
     assert ours.wte.weight.grad is not None
-    own = from_huggingface({k: p.grad for k, p in theirs.named_parameters()}, config)
-    for key, parameter in ours.named_parameters():  # the padding learns nothing
-        torch.testing.assert_close(parameter.grad, own[key], rtol=1e-3, atol=1e-5, msg=key)
-    greedy = theirs.generate(
+    gradients = from_huggingface(
+        {k: p.grad for k, p in transformers_model.named_parameters()}, config
+    )
+    # The padding learns nothing.
+    for key, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[key], rtol=1e-3, atol=1e-5, msg=key)
+    greedy = transformers_model.generate(
         ids[:1, :4], max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0
     )
     assert list(generate(ours, ids[0, :4].tolist(), 20, temperature=0)) == greedy[0, 4:].tolist()
 
     back = to_huggingface(ours)
-    for key, tensor in theirs.state_dict().items():
+    for key, tensor in transformers_model.state_dict().items():
         if key != "lm_head.weight":
             assert torch.equal(back[key], tensor), key
 
@@ -148,7 +153,7 @@ def test_ids_may_be_lists_and_of_any_type_of_integers(ids: Any) -> None:
     ],
 )
 def test_what_cannot_be_continued_is_a_value_error(ids: Any, how: dict[str, Any]) -> None:
-    """Also the padding of the vocabulary, which has rows in the embedding."""
+    # The padding of the vocabulary has rows in the embedding, and is refused too.
     model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=1, n_head=2, width=16)).eval()
     with pytest.raises(ValueError, match=r"ids|below 0|length"):
         model.generate(ids, 3, **how)
@@ -182,37 +187,42 @@ def test_each_parameter_has_one_optimizer_only_matrices_decay(name: str) -> None
 def test_adafactor_equals_transformers_except_for_keys_biases() -> None:
     transformers = pytest.importorskip("transformers", reason="the peer: pip install transformers")
     torch.manual_seed(0)
-    ours, theirs = GPT(MODEL), GPT(MODEL)
-    theirs.load_state_dict(ours.state_dict())
-    (mine,) = make_optimizers("adafactor", ours, lr=3e-2, weight_decay=0.1)
+    ours = GPT(MODEL)
+    their_model = GPT(MODEL)
+    their_model.load_state_dict(ours.state_dict())
+    (optimizer,) = make_optimizers("adafactor", ours, lr=3e-2, weight_decay=0.1)
     split = [
-        [p for p in theirs.parameters() if (p.dim() >= 2) == matrices] for matrices in (True, False)
+        [p for p in their_model.parameters() if (p.dim() >= 2) == matrices]
+        for matrices in (True, False)
     ]
     groups = [
-        {"params": own, "weight_decay": decay} for own, decay in zip(split, (0.1, 0.0), strict=True)
+        {"params": parameters, "weight_decay": decay}
+        for parameters, decay in zip(split, (0.1, 0.0), strict=True)
     ]
-    other = transformers.Adafactor(groups, lr=3e-2, relative_step=False)
+    their_optimizer = transformers.Adafactor(groups, lr=3e-2, relative_step=False)
     before = {name: p.detach().clone() for name, p in ours.named_parameters()}
     for _ in range(4):
         ids = torch.randint(100, (4, 9))
-        mine.zero_grad()
+        optimizer.zero_grad()
         ours(ids[:, :-1], ids[:, 1:]).backward()
-        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        for p, q in zip(ours.parameters(), their_model.parameters(), strict=True):
             q.grad = p.grad.clone()  # type: ignore[union-attr]
-        mine.step()
-        other.step()
-    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        optimizer.step()
+        their_optimizer.step()
+    for (name, p), q in zip(ours.named_parameters(), their_model.parameters(), strict=True):
         moves = [(after - before[name]).detach() for after in (p, q)]
         if name.endswith(
             "c_attn.bias"
-        ):  # the gradient of the keys' is rounding alone, which no softmax sees
+            # The gradient of the keys' biases is only rounding, which no softmax sees.
+        ):
             queries, keys, values = zip(*(move.chunk(3) for move in moves), strict=True)
             assert keys[0].abs().max() < 0.01 * keys[1].abs().max()
-            for own, wanted in (
+            for parameters, wanted in (
                 queries,
                 values,
-            ):  # but for the scale, which follows from the RMS of all three
-                assert F.cosine_similarity(own, wanted, 0) > 0.99
+                # They are equal, except for the scale, which follows from the RMS of all three.
+            ):
+                assert F.cosine_similarity(parameters, wanted, 0) > 0.99
             continue
         torch.testing.assert_close(*moves, rtol=2e-3, atol=1e-6, msg=name)
 

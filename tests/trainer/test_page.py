@@ -37,7 +37,7 @@ def text_of(page: str) -> str:
 
 
 def record(step: int, **values: float) -> dict[str, float]:
-    own = {
+    settings_here = {
         "step": step,
         "loss": 10 / step,
         "lr": 1e-3,
@@ -45,17 +45,17 @@ def record(step: int, **values: float) -> dict[str, float]:
         "tokens": 1000,
         "tokens_per_s": 5e4,
     }
-    return {**own, "world_size": 1, "time": 1.7e9 + step, **values}
+    return {**settings_here, "world_size": 1, "time": 1.7e9 + step, **values}
 
 
 @given(steps=st.integers(1, 3000))
 def test_a_curve_has_means_of_its_values_in_512_points(steps: int) -> None:
-    found = points(
+    curve = points(
         array("d", [part for step in range(1, steps + 1) for part in (step, 5.0 + step)])
     )
-    assert len(found) <= 512
-    assert found[:, 1] == pytest.approx(5 + found[:, 0])
-    assert found[:, 0].tolist() == sorted(found[:, 0])
+    assert len(curve) <= 512
+    assert curve[:, 1] == pytest.approx(5 + curve[:, 0])
+    assert curve[:, 0].tolist() == sorted(curve[:, 0])
 
 
 def test_a_long_runs_page_is_small_and_loads_nothing(tmp_path: Path) -> None:
@@ -72,7 +72,8 @@ def test_a_long_runs_page_is_small_and_loads_nothing(tmp_path: Path) -> None:
     text = text_of(written)
     assert "Training of A run <1>" in text
     assert "50,000 of 100,000" in text
-    assert "50,000,000" in text  # tokens seen
+    # Tokens seen.
+    assert "50,000,000" in text
     assert "16processes" in text
     assert '"<script>alert(1)</script>"' in text
     assert re.search(r"code[0-9a-f]{12}", text)
@@ -119,7 +120,7 @@ def test_a_resumed_run_keeps_its_page_and_events(tmp_path: Path, text_tokens: Pa
     events.Reload()
     records = records_of(run)
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [
-        (number, pytest.approx(own["loss"])) for number, own in enumerate(records, 1)
+        (number, pytest.approx(record["loss"])) for number, record in enumerate(records, 1)
     ]
     assert [event.step for event in events.Scalars("val_loss")] == [2, 4, 6]
 
@@ -133,7 +134,7 @@ PEAKS = {
 }  # fmt: skip
 
 
-def test_the_peak_is_that_of_the_gpu_the_driver_names_or_unknown() -> None:
+def test_the_peak_is_of_the_gpu_the_driver_names_or_unknown() -> None:
     assert {name: peak_tflops(f"NVIDIA {name}") for name in PEAKS} == PEAKS
 
 
@@ -159,13 +160,14 @@ def test_a_step_that_a_killed_run_logged_is_logged_once(tmp_path: Path) -> None:
 def test_training_validates_on_evenly_spaced_windows_of_a_text(
     tmp_path: Path, text_tokens: Path
 ) -> None:
-    path, tokenizer = tmp_path / "wiki.valid.raw", open_dataset(text_tokens).tokenizer
+    path = tmp_path / "wiki.valid.raw"
+    tokenizer = open_dataset(text_tokens).tokenizer
     path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
     ids = [399, *Tokenizer(tokenizer.path).encode(path.read_text())]
     every = windows_of_text(str(path), tokenizer, 32, 64).tolist()
     assert every == [ids[k : k + 33] for k in range(0, len(ids) - 32, 32)]
-    some = windows_of_text(str(path), tokenizer, 32, 3).tolist()
-    assert some == [every[0], every[round((len(every) - 1) / 2)], every[-1]]
+    windows_of_some = windows_of_text(str(path), tokenizer, 32, 3).tolist()
+    assert windows_of_some == [every[0], every[round((len(every) - 1) / 2)], every[-1]]
     config = small_config(
         text_tokens,
         tmp_path / "run",
@@ -175,13 +177,14 @@ def test_training_validates_on_evenly_spaced_windows_of_a_text(
         val_every=1,
     )
     train(config)
-    model, windows = load_pretrained(str(tmp_path / "run")).model, torch.tensor(every)
+    model = load_pretrained(str(tmp_path / "run")).model
+    windows = torch.tensor(every)
     with torch.no_grad():
-        wanted = model(windows[:, :-1], windows[:, 1:]).item()
+        expected = model(windows[:, :-1], windows[:, 1:]).item()
     last = records_of(tmp_path / "run")[-1]
-    assert last["val_loss"] == pytest.approx(wanted, rel=1e-5)
+    assert last["val_loss"] == pytest.approx(expected, rel=1e-5)
     num_bytes = len(Tokenizer(tokenizer.path).decode(windows[:, 1:].flatten().tolist()).encode())
-    bits = wanted * windows[:, 1:].numel() / math.log(2) / num_bytes
+    bits = expected * windows[:, 1:].numel() / math.log(2) / num_bytes
     assert last["val_bits_per_byte"] == pytest.approx(bits, rel=1e-5)
     assert f"({bits:.4f} bits/byte)" in progress_line(last, 2, torch.device("cpu"))
     assert "validation bits per byte" in (tmp_path / "run" / "training.html").read_text()

@@ -29,11 +29,11 @@ PIECES["all"] = {key: value for piece in list(PIECES.values()) for key, value in
 
 def model_with(piece: str) -> GPT:
     torch.manual_seed(0)
-    others: dict[str, dict[str, object]] = {
+    other_pieces: dict[str, dict[str, object]] = {
         "gpt2": {},
         "albert": {"embedding_width": 8, "shared_layers": True},
     }
-    model = GPT(dataclasses.replace(SHAPE, **(PIECES | others)[piece]))  # type: ignore[arg-type]
+    model = GPT(dataclasses.replace(SHAPE, **(PIECES | other_pieces)[piece]))  # type: ignore[arg-type]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -42,7 +42,8 @@ def model_with(piece: str) -> GPT:
 
 def plain_logits(w: dict[str, torch.Tensor], config: ModelConfig, ids: list[int]) -> torch.Tensor:
     """Compute the logits (T, V), one position, head and channel pair after the other."""
-    heads, size = config.n_head, config.width // config.n_head
+    heads = config.n_head
+    size = config.width // config.n_head
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
         centred = x - x.mean()
@@ -52,17 +53,18 @@ def plain_logits(w: dict[str, torch.Tensor], config: ModelConfig, ids: list[int]
         )
 
     def head_of(x: torch.Tensor, head: int, position: int) -> torch.Tensor:
-        own = x[head * size : (head + 1) * size]
+        channels = x[head * size : (head + 1) * size]
         if config.qk_norm:
-            own = own / (own.square().mean() + torch.finfo(torch.float32).eps).sqrt()
+            channels = channels / (channels.square().mean() + torch.finfo(torch.float32).eps).sqrt()
         if not config.rope:
-            return own
-        turned = torch.empty_like(own)
+            return channels
+        turned = torch.empty_like(channels)
         for i in range(size // 2):
             angle = position * 10_000 ** (-2 * i / size)
-            pair = torch.complex(own[i], own[i + size // 2])
+            pair = torch.complex(channels[i], channels[i + size // 2])
             pair = pair * torch.polar(torch.tensor(1.0), torch.tensor(angle, dtype=torch.float32))
-            turned[i], turned[i + size // 2] = pair.real, pair.imag
+            turned[i] = pair.real
+            turned[i + size // 2] = pair.imag
         return turned
 
     xs = [
@@ -120,9 +122,9 @@ def test_logits_and_gradients_are_those_of_the_plain_version(piece: str) -> None
     plain = F.cross_entropy(
         plain_logits(dict(model.named_parameters()), model.config, ids.tolist()), targets
     )
-    theirs = torch.autograd.grad(plain, parameters)
-    for name, own, wanted in zip(names, ours, theirs, strict=True):
-        torch.testing.assert_close(own, wanted, rtol=1e-3, atol=1e-5, msg=name)
+    expected = torch.autograd.grad(plain, parameters)
+    for name, gradient, expected_gradient in zip(names, ours, expected, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("has_mask", [False, True])
@@ -132,18 +134,19 @@ def test_bfloat16_losses_and_gradients_are_those_of_autocast(piece: str, has_mas
     model = model_with(piece).train()
     parameters = list(model.parameters())
     ids = torch.randint(60, (4, 11), generator=torch.Generator().manual_seed(1))
-    inputs, targets = ids[:, :-1], ids[:, 1:]
+    inputs = ids[:, :-1]
+    targets = ids[:, 1:]
     mask = DocumentBlocks(7, has_mask)(inputs)
     with torch.autocast("cpu", torch.bfloat16):
-        theirs = model(inputs, targets, **mask)
-    of_autocast = torch.autograd.grad(theirs, parameters)
+        of_mask = model(inputs, targets, **mask)
+    of_autocast = torch.autograd.grad(of_mask, parameters)
     in_float32 = model(inputs, targets, **mask)
     model.compute_in(torch.bfloat16)
     ours = model(inputs, targets, **mask)
-    assert torch.equal(ours, theirs)
+    assert torch.equal(ours, of_mask)
     assert not torch.equal(ours, in_float32)
-    for own, wanted in zip(torch.autograd.grad(ours, parameters), of_autocast, strict=True):
-        assert torch.equal(own, wanted)
+    for gradient, expected in zip(torch.autograd.grad(ours, parameters), of_autocast, strict=True):
+        assert torch.equal(gradient, expected)
 
 
 @torch.no_grad()

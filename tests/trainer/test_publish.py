@@ -40,7 +40,8 @@ def test_the_hub_gets_every_checkpoint_and_the_page(
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     run = tmp_path / "run"
     with hub_server() as hub:
-        hub.failing = 1  # the client or we try again
+        # The client or the publisher tries again.
+        hub.failing = 1
         flags = ("--data", text_tokens, "--out", run, "--publish", "hf://someone/gpt2", *FLAGS)
         done = start(trainer, environment_of(hub, tmp_path / "home"), *flags)
     assert done.returncode == 0, done.stderr
@@ -116,20 +117,22 @@ def test_an_invalid_destination_is_refused(
 
 
 def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
-    run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-00000002"
+    run = tmp_path / "run"
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000002"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").write_bytes(b"weights" * 1000)
     (run / "training.html").write_text("page")
-    said: list[str] = []
+    messages: list[str] = []
     with s3_bucket() as bucket:
-        publisher = Publisher(f"{bucket}/runs/gpt2", run, said.append)
+        publisher = Publisher(f"{bucket}/runs/gpt2", run, messages.append)
         publisher.push(checkpoint)
-        publisher.push(run / "checkpoints" / "step-00000001")  # pruned meanwhile
+        # It may have been pruned meanwhile.
+        publisher.push(run / "checkpoints" / "step-00000001")
         publisher.close()
         filesystem, root = open_bucket(f"{bucket}/runs/gpt2")
-        found = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True))
-    assert said == ["published step-00000002", "published the page"]
-    names = {info.path.removeprefix(f"{root}/"): info.size for info in found if info.is_file}
+        files = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True))
+    assert messages == ["published step-00000002", "published the page"]
+    names = {info.path.removeprefix(f"{root}/"): info.size for info in files if info.is_file}
     assert names == {"checkpoints/step-00000002/model.safetensors": 7000, "training.html": 4}
 
 
@@ -142,6 +145,6 @@ def test_a_folder_gets_the_run(tmp_path: Path, config: TrainConfig) -> None:
         assert (copy / name).read_bytes() == (run / name).read_bytes(), name
     train(dataclasses.replace(config, max_steps=6, publish=str(copy)))
     assert checkpoint.read_record(copy / "checkpoints" / "step-00000006").step == 6
-    for own in (run, run / ".." / "run"):
+    for place in (run, run / ".." / "run"):
         with pytest.raises(SettingsError, match="is the run's own folder"):
-            train(dataclasses.replace(config, max_steps=8, publish=str(own)))
+            train(dataclasses.replace(config, max_steps=8, publish=str(place)))

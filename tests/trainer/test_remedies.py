@@ -163,13 +163,13 @@ def test_a_run_with_an_unknown_setting_starts_a_new_one(
 def test_a_run_of_other_settings_or_data_gets_another_folder(
     run: Path, config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens
 ) -> None:
-    other = dataclasses.replace(config, seed=1, max_steps=5)
+    other_config = dataclasses.replace(config, seed=1, max_steps=5)
     with pytest.raises(SettingsError, match="Use another --out, or the same settings"):
-        train(other)
-    train(dataclasses.replace(other, out=f"{run}-other"))
-    train(dataclasses.replace(other, seed=config.seed))
-    more = write_tokens(tmp_path / "more", [[1, 2, 3] * 40] * 9)
-    new = dataclasses.replace(config, data=(str(more),))
+        train(other_config)
+    train(dataclasses.replace(other_config, out=f"{run}-other"))
+    train(dataclasses.replace(other_config, seed=config.seed))
+    other_data = write_tokens(tmp_path / "more", [[1, 2, 3] * 40] * 9)
+    new = dataclasses.replace(config, data=(str(other_data),))
     with pytest.raises(SettingsError, match="other data is a new run with --init_from") as error:
         train(new)
     flags = re.search("a new run with (--init_from .*?)[.;] ", str(error.value))
@@ -187,7 +187,9 @@ def test_a_model_of_another_shape_is_taken_with_its_settings(
         train(dataclasses.replace(new, **change))
     assert "give the preset and the settings that it was made with" in str(error.value)
     differences = re.findall(r"(\w+) (\d+) in place of (\d+)", str(error.value))
-    assert [(name, int(there)) for name, _, there in differences] == list(change.items())
+    assert [(name, int(other_value)) for name, _, other_value in differences] == list(
+        change.items()
+    )
     settings: dict[str, Any] = {name: int(value) for name, value, _ in differences}
     train(dataclasses.replace(new, **settings))
 
@@ -241,7 +243,7 @@ def test_without_a_compiler_a_run_goes_on_uncompiled(config: TrainConfig, tmp_pa
 def test_a_pass_that_does_not_fit_is_made_smaller(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, flag: str, settings: dict[str, Any]
 ) -> None:
-    """A pass fits here if few windows, or short ones, are in it, or if it recomputes."""
+    # A pass fits here if it has few windows, or short ones, or recomputes activations.
     from trainer.model import GPT
 
     forward = GPT.forward
@@ -297,9 +299,9 @@ def test_a_file_that_a_uri_names_is_copied_here(run: Path, tmp_path: Path, capsy
 
 @pytest.mark.parametrize("kept", [{"dropout": 0.1}, {"document_mask": True}])
 def test_of_dropout_and_a_mask_either_is_given(config: TrainConfig, kept: dict[str, Any]) -> None:
-    both: dict[str, Any] = {"dropout": 0.1, "document_mask": True}
+    both_settings: dict[str, Any] = {"dropout": 0.1, "document_mask": True}
     with pytest.raises(SettingsError, match="give document_mask or dropout, not both"):
-        dataclasses.replace(config, **both)
+        dataclasses.replace(config, **both_settings)
     train(dataclasses.replace(config, max_steps=1, **kept))
 
 
@@ -409,12 +411,12 @@ def test_too_few_tokens_are_more_text_or_a_smaller_context(
 ) -> None:
     for texts in ([], [[1] * 20]):
         data = write_tokens(tmp_path / "few", texts, [[1, 2, 3] * 40])
-        few = dataclasses.replace(config, data=(str(data),), max_steps=1)
+        too_few = dataclasses.replace(config, data=(str(data),), max_steps=1)
         with pytest.raises(ShardError, match="run tokenize on more text") as error:
-            train(few)
+            train(too_few)
         if texts:
             assert "give a smaller context" in str(error.value)
-            train(dataclasses.replace(few, out=f"{few.out}-small", context=8))
+            train(dataclasses.replace(too_few, out=f"{too_few.out}-small", context=8))
         shutil.rmtree(data.parent)
     data = write_tokens(tmp_path / "few", [[1] * 200])
     train(dataclasses.replace(config, data=(str(data),), max_steps=1))

@@ -23,7 +23,7 @@ from trainer.train import train
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of imported text without tokens. Its path has a space."""
+    """Return a run of imported text without tokens. Its path has a space."""
     texts = tmp_path / "texts.jsonl"
     lines = [json.dumps({"text": f"{n} " + "Some words of my own. " * 60}) for n in range(3)]
     texts.write_text("\n".join(lines) + "\n")
@@ -53,7 +53,7 @@ def test_tokens_are_made_first(run: Path) -> None:
 
 
 @pytest.mark.parametrize("is_checked", [True, False])
-def test_damaged_tokens_are_made_again(run: Path, is_checked: bool) -> None:
+def test_damaged_tokens_are_rebuilt(run: Path, is_checked: bool) -> None:
     ask_owt("run", run, "--until", "tokenize", "--val_fraction", "0.4")
     files = [run / file.path for file in files_of(run, "tokens") if file.path.endswith(".arrow")]
     path = max(files, key=lambda file: file.stat().st_size)
@@ -70,13 +70,13 @@ def test_damaged_tokens_are_made_again(run: Path, is_checked: bool) -> None:
 
 
 def test_tokens_get_one_tokenizer(run: Path, tokenizer_file: Path) -> None:
-    """That of other tokens, or of the model to start from."""
-    other = run.parent / "another run"
-    shutil.copytree(run, other)
+    # The tokenizer of other tokens, or of the model to start from.
+    other_run = run.parent / "another run"
+    shutil.copytree(run, other_run)
     flags = ("--until", "tokenize", "--val_fraction", 0)
     ask_owt("run", run, *flags, "--tokenizer", tokenizer_file, "--eot_token", EOT)
-    ask_owt("run", other, *flags)
-    data = (str(run / "tokens"), str(other / "tokens"))
+    ask_owt("run", other_run, *flags)
+    data = (str(run / "tokens"), str(other_run / "tokens"))
     with pytest.raises(ShardError, match="tokenize both with one"):
         open_corpora(data)
     config = small_config(data[0], run.parent / "trained", max_steps=1)
@@ -86,7 +86,7 @@ def test_tokens_get_one_tokenizer(run: Path, tokenizer_file: Path) -> None:
         train(tuned)
     advised = re.search(r"tokenize again with (--tokenizer .*), or the right", str(error.value))
     assert advised
-    ask_owt("run", other, *flags, *shlex.split(advised[1]))
+    ask_owt("run", other_run, *flags, *shlex.split(advised[1]))
     # The texts are the same, and so their tokens are now.
     with pytest.raises(ShardError, match="are the same tokens"):
         open_corpora(data)

@@ -71,13 +71,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_windows_equal_those_of_local_shards(
     bucket: str, uploaded: str, tokens: Path, tmp_path: Path
 ) -> None:
-    remote, local = open_dataset(uploaded), open_dataset(tokens)
+    remote = open_dataset(uploaded)
+    local = open_dataset(tokens)
     assert remote.digest == local.digest
     assert remote.tokenizer.path.read_bytes() == local.tokenizer.path.read_bytes()
-    theirs, ours = (
-        Packed(own.documents("train"), 32, own.tokenizer.eot, seed=4) for own in (remote, local)
+    of_remote, ours = (
+        Packed(dataset.documents("train"), 32, dataset.tokenizer.eot, seed=4)
+        for dataset in (remote, local)
     )
-    assert np.array_equal(theirs.windows(0, 200), ours.windows(0, 200))
+    assert np.array_equal(of_remote.windows(0, 200), ours.windows(0, 200))
     assert remote.documents("val")[3].tolist() == local.documents("val")[3].tolist()
     with pytest.raises(
         ShardError, match=f"in {bucket}/nowhere: {bucket}/nowhere/ledger/manifest.json is missing; "
@@ -96,7 +98,8 @@ def test_shards_are_copied_once_and_again_if_they_are_cut(uploaded: str, tmp_pat
         for path in (tmp_path / "cache").glob("*.*")
         if path.name != ".lock"
     }
-    assert len(copies) == 2 * SHARDS + 1  # with the tokenizer
+    # One file more is the tokenizer.
+    assert len(copies) == 2 * SHARDS + 1
     cut, *_ = (path for path in copies if path.suffix == ".arrow")
     cut.write_bytes(cut.read_bytes()[:-8])
     assert open_dataset(uploaded).documents("train")
@@ -149,8 +152,8 @@ sys.exit(train.main())
 def test_without_credentials_a_run_ends_and_names_the_checks(uri: str, tmp_path: Path) -> None:
     """The machine is in no cloud and has no files of its user. The minute is a shorter one here."""
     nobody = {
-        name: own
-        for name, own in os.environ.items()
+        name: value
+        for name, value in os.environ.items()
         if not name.startswith(("AWS_", "GOOGLE_", "STORAGE_"))
     }
     nobody |= {

@@ -26,8 +26,8 @@ def documents_of(lengths: Sequence[int], chunk: int = 4) -> Documents:
     tokens = np.split(np.arange(sum(lengths), dtype=np.uint16), np.cumsum(lengths)[:-1])
     parts = [tokens[first : first + chunk] for first in range(0, len(lengths), chunk)]
     return Documents(
-        [np.concatenate(own) for own in parts],
-        [np.array([len(ids) for ids in own]) for own in parts],
+        [np.concatenate(arrays) for arrays in parts],
+        [np.array([len(ids) for ids in arrays]) for arrays in parts],
     )
 
 
@@ -54,15 +54,17 @@ def test_an_epoch_predicts_every_token_exactly_once(
         stream_of(packed, epochs * packed.epoch_tokens, beyond).tolist()
     )
     assert {counts[token] for token in range(sum(lengths))} <= {epochs}
-    assert counts[EOT] == epochs * len(lengths) - 1  # the very first is nobody's target
+    # The first token is not the target of any window.
+    assert counts[EOT] == epochs * len(lengths) - 1
 
 
 @given(lengths=CORPORA, context=st.integers(1, 25), epoch=st.integers(0, 3))
-def test_an_epochs_windows_are_those_of_its_stream_permuted(
+def test_an_epochs_windows_are_its_streams_permuted(
     lengths: list[int], context: int, epoch: int
 ) -> None:
     packed = Packed(documents_of(lengths), context, EOT, 7)
-    first, last = packed.first_window(epoch), packed.first_window(epoch + 1)
+    first = packed.first_window(epoch)
+    last = packed.first_window(epoch + 1)
     stream = stream_of(packed, first * context, (last - first) * context + 1).tolist()
     cut = [stream[k * context : (k + 1) * context + 1] for k in range(last - first)]
     windows = packed.windows(first, last - first).tolist() if last > first else []
@@ -78,15 +80,16 @@ def test_documents_are_not_split_and_follow_an_end_of_text(
     documents = documents_of(lengths)
     packed = Packed(documents, context, EOT, seed)
     stream = stream_of(packed, 0, packed.epoch_tokens).tolist()
-    found, current = [], None
+    windows_of_document = []
+    current = None
     for token in stream:
         if token == EOT:
             current = []
-            found.append(current)
+            windows_of_document.append(current)
         else:
             assert current is not None
             current.append(token)
-    assert sorted(map(tuple, found)) == sorted(
+    assert sorted(map(tuple, windows_of_document)) == sorted(
         tuple(documents[k].tolist()) for k in range(len(lengths))
     )
 
@@ -107,7 +110,8 @@ def test_a_batch_is_the_same_on_any_ranks_after_any_restart(
     assert (
         len({loader.accumulation for loader in loaders}) == 1
     )  # ranks wait for each other at each micro-batch
-    got, sizes = [], []
+    got = []
+    sizes = []
     for loader in loaders:
         batches = loader.batches(step)
         for micro_step in range(loader.accumulation):
@@ -125,7 +129,8 @@ def test_a_batch_is_the_same_on_any_ranks_after_any_restart(
 def test_micro_batches_have_one_shape_and_ignored_padding(
     batch: int, micro_batch: int, world_size: int
 ) -> None:
-    counted, ends = [], 0
+    counted = []
+    ends = 0
     for rank in range(world_size):
         loader = Loader(_sampler("packed"), batch, micro_batch, rank=rank, world_size=world_size)
         batches = loader.batches(3)
@@ -151,10 +156,10 @@ def test_a_mixture_has_its_share_in_each_batch_and_no_gaps(
     share: float, first: int, count: int
 ) -> None:
     mixture = Mixture(_sampler("packed"), _sampler("packed"), share)
-    second, before = mixture.sources(first, count)
-    own = np.cumsum(~second)
-    assert np.abs(own - share * np.arange(1, count + 1)).max() < 1 + 1e-8 * count
-    assert mixture.sources(first + count, 1)[1] == before + own[-1]
+    second, num_before = mixture.sources(first, count)
+    position = np.cumsum(~second)
+    assert np.abs(position - share * np.arange(1, count + 1)).max() < 1 + 1e-8 * count
+    assert mixture.sources(first + count, 1)[1] == num_before + position[-1]
 
 
 def test_longbiased_gives_the_token_shares_of_its_definition() -> None:
@@ -168,7 +173,8 @@ def test_longbiased_gives_the_token_shares_of_its_definition() -> None:
     long = np.array([n for n in lengths if n >= 40])
     # Of a packed stream's targets, n of each document's n + 1 are tokens, one is its end-of-text.
     from_long = 0.7 * long.sum() / (long.sum() + len(long))
-    all_tokens, all_long = sum(lengths), long.sum()
+    all_tokens = sum(lengths)
+    all_long = long.sum()
     from_all = 0.3 / (all_tokens + len(lengths))
     expected = (from_long + from_all * all_long) / (from_long + from_all * all_tokens)
     assert abs((length_of[tokens] >= 40).mean() - expected) < 0.005
@@ -203,21 +209,21 @@ def _sampler(name: str) -> Packed | Mixture:
 
 
 def test_batches_are_prefetched() -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     class Watched:
         context = 16
 
         def windows(self, first: int, count: int) -> np.ndarray:
-            asked.append(first)
+            requested.append(first)
             return np.zeros((count, 17), np.uint16)
 
     batches = Loader(Watched(), 4, 4).batches(10)
     next(batches)
     end = time.monotonic() + 10
-    while len(asked) < 3 and time.monotonic() < end:
+    while len(requested) < 3 and time.monotonic() < end:
         time.sleep(0.001)
-    assert asked == [40, 44, 48]
+    assert requested == [40, 44, 48]
     batches.close()  # type: ignore[attr-defined]
 
 

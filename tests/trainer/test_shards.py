@@ -163,15 +163,16 @@ def test_megatron_reads_the_indexed_dataset(
     assert dtype == (np.uint16 if kind == np.uint16 else np.int32)
     assert [s.tolist() for s in sequences] == [[*document, EOT] for document in DOCUMENTS]
     assert bounds == list(range(len(DOCUMENTS) + 1))
-    assert not (tmp_path / "val.idx").exists()  # an empty split is no file
+    # An empty split has no file.
+    assert not (tmp_path / "val.idx").exists()
 
 
 @pytest.mark.parametrize("layout", ["bin", "megatron"])
-def test_documents_parquet_says_which_document_each_token_is_of(
+def test_documents_parquet_has_the_document_of_each_token(
     tokens: Path, tmp_path: Path, layout: str
 ) -> None:
     assert main([str(tokens), str(tmp_path / "out"), "--format", layout]) == 0
-    for split, given in (("train", DOCUMENTS), ("val", [[20, 21]])):
+    for split, documents in (("train", DOCUMENTS), ("val", [[20, 21]])):
         ids = np.fromfile(tmp_path / "out" / f"{split}.bin", np.uint16)
         table = pq.read_table(
             tmp_path / "out" / "documents.parquet", filters=[("split", "=", split)]
@@ -180,8 +181,8 @@ def test_documents_parquet_says_which_document_each_token_is_of(
         offsets = [*table["offset"].to_pylist(), len(ids)]
         parts = [ids[begin : end - 1].tolist() for begin, end in pairwise(offsets)]
         # A document's url_id is its place in its split.
-        assert parts == [given[url_id] for url_id in table["url_id"].to_pylist()]
-        assert sorted(table["url_id"].to_pylist()) == list(range(len(given)))
+        assert parts == [documents[url_id] for url_id in table["url_id"].to_pylist()]
+        assert sorted(table["url_id"].to_pylist()) == list(range(len(documents)))
 
 
 def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
@@ -207,7 +208,8 @@ def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
             np.float32,
             np.uint16,
         ]
-        dtype, at = dtypes[code], 9 + 8 + 1 + 8 + 8
+        dtype = dtypes[code]
+        at = 9 + 8 + 1 + 8 + 8
         lengths = np.frombuffer(index[at:], np.int32, sequence_count)
         pointers = np.frombuffer(index[at + 4 * sequence_count :], np.int64, sequence_count)
         bounds = np.frombuffer(index[at + 12 * sequence_count :], np.int64, document_count).tolist()

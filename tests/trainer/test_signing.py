@@ -41,8 +41,8 @@ def keys(tmp_path: Path) -> tuple[str, str]:
 
 
 def config(text_tokens: Path, out: Path, **settings: object) -> TrainConfig:
-    own = {"width": 16, "context": 16, "batch_tokens": 64, "max_steps": 2, "val_every": 0}
-    return small_config(text_tokens, out, **own | settings)
+    defaults = {"width": 16, "context": 16, "batch_tokens": 64, "max_steps": 2, "val_every": 0}
+    return small_config(text_tokens, out, **defaults | settings)
 
 
 def altered(folder: Path, file: str, place: Path) -> Path:
@@ -88,11 +88,11 @@ def test_every_command_refuses_a_model_of_another_key(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: Capture
 ) -> None:
     private, public = keys
-    _, other = key_pair(tmp_path, "other")
+    _, other_key = key_pair(tmp_path, "other")
     runs = {"unsigned": (tmp_path / "unsigned", public, "is not signed: it has no model.sig")}
     train(config(text_tokens, tmp_path / "unsigned"))
     train(config(text_tokens, tmp_path / "signed", sign_key=private))
-    runs["another"] = (tmp_path / "signed", other, "is not what the owner of")
+    runs["another"] = (tmp_path / "signed", other_key, "is not what the owner of")
     for run, key, message in runs.values():
         flags = [str(run), "--verify_key", key]
         commands = [
@@ -100,11 +100,12 @@ def test_every_command_refuses_a_model_of_another_key(
             sample.main([*flags, "--device", "cpu"]),
             export.main([str(run), str(tmp_path / "never"), "--verify_key", key]),
         ]
-        said = capsys.readouterr()
+        output = capsys.readouterr()
         assert commands == [1, 1, 1]
-        assert said.err.count(message) == 3
-        assert not said.out.strip().startswith("{")
-        with pytest.raises(SignatureError, match=message):  # resuming
+        assert output.err.count(message) == 3
+        assert not output.out.strip().startswith("{")
+        # A resumed run refuses it, too.
+        with pytest.raises(SignatureError, match=message):
             train(config(text_tokens, run, max_steps=4, verify_key=key))
         with pytest.raises(SignatureError, match=message):
             train(config(text_tokens, tmp_path / "tuned", init_from=str(run), verify_key=key))

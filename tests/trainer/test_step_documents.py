@@ -18,8 +18,10 @@ from trainer.train import train
 
 from .conftest import Capture, WriteTokens
 
-CONTEXT, EOT = 16, 399
-FIRST = [50, 3, 80, 21, 0, 1, 40]  # tokens of each document, whose url_id is its number
+CONTEXT = 16
+EOT = 399
+# Tokens of each document, whose url_id is its number.
+FIRST = [50, 3, 80, 21, 0, 1, 40]
 SECOND = [60, 2, 0, 45, 70]
 
 
@@ -51,13 +53,14 @@ def test_each_part_of_a_window_is_of_the_document_named(
     # it is of.
     lengths = {0: FIRST, 100: SECOND}
     folders = [
-        f"{write_tokens(tmp_path / str(base), [[base + d] * n for d, n in enumerate(own)])}{weight}"
-        for (base, own), weight in zip(lengths.items(), weights, strict=True)
+        f"{write_tokens(tmp_path / str(base), [[base + d] * n for d, n in enumerate(documents_of_corpus)])}{weight}"
+        for (base, documents_of_corpus), weight in zip(lengths.items(), weights, strict=True)
         if weight is not None
     ]
     config = trained(tmp_path / "run", folders, sampler=sampler)
     for step in (1, 2, 125):
-        first, covered = 8 * (step - 1), 0
+        first = 8 * (step - 1)
+        covered = 0
         windows = open_corpora(config.data).sampler(config).windows(first, 8)
         for part in documents.documents_of(config.out, step):
             tokens = windows[part["sample"] - first][part["begin"] : part["end"]].tolist()
@@ -81,26 +84,28 @@ def test_the_command_prints_a_line_of_json_for_each(
     assert "--step: 0 is not a whole number of at least 1" in capsys.readouterr().err
 
 
-def test_the_urls_are_those_of_the_corpus(
+def test_the_urls_are_from_the_corpus(
     tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
     tokens = write_tokens(tmp_path / "tokens", [[d] * n for d, n in enumerate(FIRST)])
-    config, corpus = trained(tmp_path / "run", [str(tokens)]), tmp_path / "corpus"
-    known = {url_id: f"http://a.example/{url_id}" for url_id in range(1, len(FIRST) - 1)}
+    config = trained(tmp_path / "run", [str(tokens)])
+    corpus = tmp_path / "corpus"
+    url_by_id = {url_id: f"http://a.example/{url_id}" for url_id in range(1, len(FIRST) - 1)}
     corpus.mkdir()
     for part in (
         range(3),
         range(3, len(FIRST) - 1),
-    ):  # the last document is in no file, and the first has no URL
+        # The last document is in no file, and the first has no URL.
+    ):
         rows = {
             "url_id": pa.array(part, pa.uint64()),
-            "url": pa.array([known.get(i) for i in part], pa.string()),
+            "url": pa.array([url_by_id.get(i) for i in part], pa.string()),
         }
         pq.write_table(pa.table(rows), corpus / f"part-{part.start}.parquet")
     capsys.readouterr()
     assert documents.main([config.out, "--step", "1", "--corpus", str(corpus)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line.pop("url") for line in lines] == [known.get(line["url_id"]) for line in lines]
+    assert [line.pop("url") for line in lines] == [url_by_id.get(line["url_id"]) for line in lines]
     assert lines == list(documents.documents_of(config.out, 1))
     (corpus / "part-0.parquet").write_bytes(b"PAR1 cut short")
     for folder in (corpus, tmp_path / "absent"):
@@ -126,7 +131,8 @@ class LongOnes:
     """A sampler of one's own, which reads whole documents: a window is the end of a long one."""
 
     def __init__(self, documents: Documents, context: int, eot: int, seed: int) -> None:
-        self.documents, self.context = documents, context
+        self.documents = documents
+        self.context = context
         self.long = np.flatnonzero(documents.lengths > context)
 
     def windows(self, first: int, count: int) -> np.ndarray:
@@ -140,7 +146,7 @@ def test_documents_of_a_sampler_that_reads_them_whole_are_named(
     monkeypatch.setattr("trainer.corpora.Packed", LongOnes)
     tokens = write_tokens(tmp_path / "data", [[d] * n for d, n in enumerate(FIRST)])
     config = trained(tmp_path / "run", [str(tokens)])
-    found = list(documents.documents_of(config.out, 2))
+    entries = list(documents.documents_of(config.out, 2))
     long = [k for k, n in enumerate(FIRST) if n > CONTEXT]
-    assert [part["url_id"] for part in found] == [long[k % len(long)] for k in range(8, 16)]
-    assert {(part["begin"], part["end"]) for part in found} == {(0, CONTEXT + 1)}
+    assert [part["url_id"] for part in entries] == [long[k % len(long)] for k in range(8, 16)]
+    assert {(part["begin"], part["end"]) for part in entries} == {(0, CONTEXT + 1)}

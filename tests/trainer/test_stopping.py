@@ -144,7 +144,7 @@ def test_a_signal_during_the_last_validation_leaves_a_finished_run(
 def test_a_signal_elsewhere_loses_nothing(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
 ) -> None:
-    """In the set-up, while data is read, and while a checkpoint is written."""
+    # In the set-up, while data is read, and while a checkpoint is written.
     config = dataclasses.replace(config, save_every=2)
     monkeypatch.setattr(owner, name, Signalling(getattr(owner, name), call))
     train(config)
@@ -158,7 +158,7 @@ def test_a_signal_elsewhere_loses_nothing(
 def test_a_checkpoint_that_cannot_be_written_is_reported_soon(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """Long before the next one is due, and its parts do not stay on the full disk."""
+    # A run of ten steps reports it, and does not wait for the next checkpoint.
     config = dataclasses.replace(config, save_every=15, val_every=0, max_steps=45)
     folders = []
 

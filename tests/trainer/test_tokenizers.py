@@ -66,7 +66,8 @@ def test_a_tokenizer_with_state_gives_the_ids_of_the_text_alone(
     entries = json.loads(tokenizer_file.read_text())
     entries["model"] |= model
     (tmp_path / "tokenizer.json").write_text(json.dumps(entries | state))
-    plain, tokenizer = Tokenizer(tokenizer_file), Tokenizer(tmp_path / "tokenizer.json")
+    plain = Tokenizer(tokenizer_file)
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
     for text in ("def main(): return 1", "a", "import the tokenizer of this test " * 20):
         for _ in range(3):
             assert tokenizer.encode(text) == plain.encode(text)
@@ -77,7 +78,8 @@ WORDS = ["the", "quiet", "harbour", "slept", "until", "noon"]
 
 def unigram() -> Loaded:
     tokenizer = Loaded(models.Unigram([("<unk>", 0.0), *((f"▁{word}", -1.0) for word in WORDS)], 0))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     return tokenizer
 
 
@@ -94,7 +96,8 @@ def letters(unknown: str | None) -> Loaded:
 def without_decoder() -> Loaded:
     """Return words of letters, whose tokens the package joins with spaces."""
     tokenizer = letters(None)
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Whitespace(), None
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = None
     return tokenizer
 
 

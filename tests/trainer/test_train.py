@@ -203,7 +203,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(
 def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
     text_tokens: Path, tmp_path: Path, trainer: Any, capsys: Capture
 ) -> None:
-    """One rank, two, then one again."""
+    # The same run has one rank, then two, then one again.
     arguments = (
         "--data",
         text_tokens,
@@ -238,7 +238,8 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
     ]
 
 
-@pytest.mark.timeout(900)  # four trainings, on a machine that may be busy
+# Four trainings, on a machine that may be busy.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_neither_it_nor_a_kill_alters_a_loss(
     text_tokens: Path, tmp_path: Path, trainer: Any, ranks: int
@@ -254,7 +255,8 @@ def test_a_signal_saves_and_neither_it_nor_a_kill_alters_a_loss(
         "--long_min_tokens",
         200,
     )
-    complete, stopped = tmp_path / "complete", tmp_path / "stopped"
+    complete = tmp_path / "complete"
+    stopped = tmp_path / "stopped"
     if ranks:
         assert trainer.run(*arguments, "--out", complete, ranks=ranks).returncode == 0
     else:
@@ -263,7 +265,8 @@ def test_a_signal_saves_and_neither_it_nor_a_kill_alters_a_loss(
     _wait_for_line(process, "step 10/")
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
-    assert (process.returncode == 0) == (ranks == 0)  # torchrun prints a traceback of its own
+    # Torchrun prints a traceback of its own.
+    assert (process.returncode == 0) == (ranks == 0)
     assert_stopped_by("SIGTERM", output, stopped)
     process = trainer.start(*arguments, "--out", stopped, ranks=ranks)
     _wait_for_line(process, "step 40/")
@@ -289,7 +292,8 @@ def _wait_for_checkpoint(run: Path, *, world_size: int) -> None:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         records = sorted(run.glob("checkpoints/step-*/checkpoint.json"))
-        with contextlib.suppress(OSError):  # it may be pruned while we look
+        # A checkpoint may be pruned meanwhile.
+        with contextlib.suppress(OSError):
             if records and json.loads(records[-1].read_text())["world_size"] == world_size:
                 return
         time.sleep(0.2)
@@ -298,23 +302,24 @@ def _wait_for_checkpoint(run: Path, *, world_size: int) -> None:
 
 def _processes_of(run: Path) -> list[int]:
     """Return every process with `run` in its command line."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if str(run).encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def _ranks_of(launcher: Any) -> list[int]:
     """Return the process ids of the trainers that a torchrun has started."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it may end while we look
+        # A process may end meanwhile.
+        with contextlib.suppress(OSError):
             parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
             if int(parent) == launcher.pid and b"trainer" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids
 
 
 def _wait_for_line(process: Any, text: str) -> None:

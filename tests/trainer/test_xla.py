@@ -73,14 +73,14 @@ def train(tmp_path: Path, text_tokens: Path) -> Train:
 
 
 def test_twenty_steps_equal_those_of_the_cpu_and_compile_once(train: Train, tmp_path: Path) -> None:
-    """Four micro-batches a step, in float32."""
+    # A step has four micro-batches, in float32.
     ours = train("xla", "xla", 20, "--dtype", "float32", "--val_every", 0, module="counting")
-    theirs = train("cpu", "cpu", 20, "--dtype", "float32", "--val_every", 0)
+    on_cpu = train("cpu", "cpu", 20, "--dtype", "float32", "--val_every", 0)
     assert [record["loss"] for record in ours] == pytest.approx(
-        [record["loss"] for record in theirs], abs=1e-3
+        [record["loss"] for record in on_cpu], abs=1e-3
     )
     assert [record["grad_norm"] for record in ours] == pytest.approx(
-        [r["grad_norm"] for r in theirs], rel=1e-2
+        [r["grad_norm"] for r in on_cpu], rel=1e-2
     )
     line = next(
         line
@@ -108,11 +108,11 @@ def test_either_device_continues_from_the_others_checkpoint(train: Train) -> Non
 
 def test_bfloat16_learns_as_float32_does(train: Train) -> None:
     ours = train("bf16", "xla", 20, "--val_every", 0)
-    theirs = train("cpu", "cpu", 20, "--dtype", "float32", "--val_every", 0)
+    on_cpu = train("cpu", "cpu", 20, "--dtype", "float32", "--val_every", 0)
     assert [record["loss"] for record in ours] == pytest.approx(
-        [record["loss"] for record in theirs], abs=0.05
+        [record["loss"] for record in on_cpu], abs=0.05
     )
-    assert ours[-1]["loss"] != theirs[-1]["loss"]
+    assert ours[-1]["loss"] != on_cpu[-1]["loss"]
 
 
 def test_a_run_launched_by_torch_xla_is_the_same(train: Train) -> None:
@@ -120,8 +120,8 @@ def test_a_run_launched_by_torch_xla_is_the_same(train: Train) -> None:
     has two processes."""
     flags = ("--dtype", "float32", "--val_every", 5)
     ours = train("launched", "xla_host", 10, *flags)
-    theirs = train("one", "cpu", 10, *flags)
+    on_cpu = train("one", "cpu", 10, *flags)
     assert [record["loss"] for record in ours] == pytest.approx(
-        [record["loss"] for record in theirs], abs=1e-3
+        [record["loss"] for record in on_cpu], abs=1e-3
     )
-    assert ours[-1]["val_loss"] == pytest.approx(theirs[-1]["val_loss"], abs=1e-3)
+    assert ours[-1]["val_loss"] == pytest.approx(on_cpu[-1]["val_loss"], abs=1e-3)

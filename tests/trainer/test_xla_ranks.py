@@ -107,10 +107,14 @@ def test_xla_host_trains_on_every_chip_as_one_process_does(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "over 2 ranks" in done.stdout
-    one = dataclasses.replace(config, out=str(tmp_path / "one"), batch_tokens=256, max_steps=4)
-    train(one)
+    config_of_one = dataclasses.replace(
+        config, out=str(tmp_path / "one"), batch_tokens=256, max_steps=4
+    )
+    train(config_of_one)
     losses = [record["loss"] for record in records_of(run)]
-    assert losses == pytest.approx([record["loss"] for record in records_of(one.out)], rel=1e-4)
+    assert losses == pytest.approx(
+        [record["loss"] for record in records_of(config_of_one.out)], rel=1e-4
+    )
 
 
 @pytest.mark.slow

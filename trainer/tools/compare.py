@@ -28,7 +28,7 @@ from trainer.checkpoint import Record
 from trainer.command_line import read_text, run_command
 from trainer.config import TrainConfig, config_of
 from trainer.device import compute_dtype, device_of
-from trainer.pretrained import Pretrained, load_pretrained
+from trainer.pretrained import ModelOptions, Pretrained, load_pretrained
 from trainer.text import Tokenizer
 from trainer.tools.evaluate import score_texts
 
@@ -41,8 +41,8 @@ _STUDENTS_T = (
 _JSON_LINES = (".jsonl", ".ndjson")
 
 
-@dataclass(frozen=True)
-class CompareOptions:
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ModelOptions):
     """Settings of `trainer.tools.compare`."""
 
     eval_text: tuple[str, ...] = option(
@@ -50,8 +50,6 @@ class CompareOptions:
         metavar="FILE",
     )
     micro_batch: int = option(8, "windows in one forward pass", minimum=1)
-    device: str = option("auto", "auto is cuda if there is a GPU", choices=("auto", "cpu", "cuda"))
-    dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
     scores: Scores = {path: defaultdict(dict) for path in texts_by_path}
     records: dict[str, Record] = {}
     for run in runs:
-        trained = load_pretrained(run, device)
+        trained = load_pretrained(run, device, verify_key=options.verify_key, step=options.step)
         if not trained.record:
             raise SettingsError(f"{run} is not a run of trainer.train")
         problem = _find_problem(run, trained.record, records)

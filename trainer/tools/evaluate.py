@@ -23,9 +23,9 @@ from trainer.model import GPT
 from trainer.pretrained import MODELS, ModelOptions, Pretrained, load_pretrained
 from trainer.text import Tokenizer
 from trainer.validation import (
-    bits_per_byte,
     count_bytes,
     score_windows,
+    val_figures,
     validation_loss,
     validation_windows,
 )
@@ -272,11 +272,8 @@ def _evaluate_data(trained: Pretrained, options: EvaluateOptions, ranks: Ranks) 
     loss = validation_loss(trained.model, windows, ranks, trained.blocks, options.micro_batch)
     if not math.isfinite(loss):
         raise ValueError(f"the model's loss on {names} is not finite")
-    result = {"val_windows": len(windows), "val_loss": loss}
-    num_bytes = count_bytes(windows, corpora.tokenizer)
-    if num_bytes:
-        result["val_bits_per_byte"] = bits_per_byte(loss, windows, num_bytes)
-    return result
+    figures = val_figures(loss, windows, count_bytes(windows, corpora.tokenizer))
+    return {"val_windows": len(windows), **figures}
 
 
 def _evaluate_text(trained: Pretrained, path: str, options: EvaluateOptions) -> dict[str, Any]:

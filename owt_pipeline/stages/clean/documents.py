@@ -169,10 +169,10 @@ def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[R
 
 
 def too_short(text: str, n_words: int, min_tokens: int) -> str | None:
-    """Return the problem if a text is empty or has fewer GPT-2 tokens; None if it has enough.
+    """Return the problem of a text that is empty or has fewer than `min_tokens` tokens of GPT-2.
 
-    `n_words` counts the words between white space. A word is at least one token, so only texts
-    with fewer words than `min_tokens` are encoded.
+    Returns None for a longer text. `n_words` is the number of words between white space. A word has
+    at least one token, so only texts with fewer than `min_tokens` words are encoded.
     """
     if not text:
         return "no text"

@@ -101,8 +101,9 @@ def _fix_lines(text: str, config: ftfy.TextFixerConfig) -> str:
 
 @functools.cache
 def _marks() -> frozenset[str]:
-    """Return the combining marks, and characters that consist of some."""
+    """Return the combining marks, and the characters that decompose into combining marks."""
     marks = set()
+    # Unicode has no combining marks below U+0300 or from U+1F000 on.
     for char in map(chr, range(0x300, 0x1F000)):
         first = unicodedata.normalize("NFD", char)[0]
         if unicodedata.combining(first):

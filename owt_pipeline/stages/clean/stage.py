@@ -80,8 +80,9 @@ class Clean(Stage):
     def key_options(self, options: Options) -> dict[str, Any]:
         """Return the options that shape the bytes, by name.
 
-        A filter without signals of its own changes nothing while it is off. Its thresholds are
-        left out then, so a new filter of this kind does not change the keys of finished shards.
+        A filter that limits the signals of another filter (`measured_by`) writes no signals. While
+        it is off, its thresholds do not shape any bytes, so they are left out. A new filter of this
+        kind then does not change the keys of finished shards.
         """
         shaping = super().key_options(options)
         for name, thresholds in BUILT_IN.items():

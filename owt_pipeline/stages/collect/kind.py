@@ -193,7 +193,7 @@ class Tally:
 
     @property
     def problem(self) -> str | None:
-        """Why the source should not be used as it is, and what to do; None without a problem."""
+        """Return why the source must not be used as it is, and what to do; None if it may be."""
         if self.broken is not None:
             place = f"after line {self.last_line:,}: " if self.kind.has_lines else ""
             return f"{place}{self.broken}; {self.remedy}"

@@ -118,9 +118,10 @@ class LinkTable(SourceKind):
     def find(
         self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, str]:
-        """Return the name of each table, with the folders below the one that all have in common.
+        """Return the name of each table, by its URI.
 
-        A recorded table keeps its name. A new table whose name is taken is named by its path.
+        A name is the path below the folder that all tables have in common. A recorded table keeps
+        its name. A new table whose name is taken is named by its URI.
         """
         tables, left_out = named_files(options.links, "collect", known=recorded_by_uri)
         if left_out:

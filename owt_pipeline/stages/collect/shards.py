@@ -133,6 +133,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     generation_of_rows = generation_by_source.take(rows["source"].to_numpy())
     names = [(source.name, kind_named(source.kind).link_source) for _, source in sources]
     own_generation = run.root.generation_number_of(shard)
+    # In order, since each generation rejects the URLs that the generations before it accepted.
     for generation in range(own_generation + 1):
         rows_here = rows.filter(pa.array(generation_of_rows == generation))
         urls, rejects = merge_submissions(

@@ -33,6 +33,11 @@ class Forest:
         return roots
 
     def _join(self, left: np.ndarray, right: np.ndarray) -> None:
+        """Join the trees of `left[i]` and `right[i]`, for each i.
+
+        A tree with several neighbours is attached to one of them in a round, so rounds follow until
+        no pair is in two trees.
+        """
         while len(left):
             left = self.roots(left)
             right = self.roots(right)

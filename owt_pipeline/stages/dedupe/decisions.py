@@ -73,11 +73,11 @@ def decide(
 ) -> tuple[Decisions, Mapping[str, int]]:
     """Decide on complete components; return the decisions, and counts for the manifest.
 
-    Documents are taken in the order of generation, precedence, url_id. A copy of the text of an
-    earlier one is removed in its favour. Every other document is compared with the kept documents
-    before it that share a band with it. It is removed in favour of the most similar one, if that
-    similarity reaches the threshold, and is kept otherwise. A kept document is never removed by a
-    later one, so a later generation changes no decision.
+    Documents are taken in the order of generation, precedence, url_id. A document with the same
+    text as an earlier document is removed, and the earlier one is kept. Every other document is
+    compared with the kept documents before it that share a band with it. If the similarity to the
+    most similar of them reaches the threshold, it is removed. Otherwise it is kept. A later
+    document never removes a kept one, so a later generation changes no decision.
 
     Args:
       rows: rows of CANDIDATES, in any order.

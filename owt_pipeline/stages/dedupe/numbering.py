@@ -42,7 +42,8 @@ def first_of_parts(run: StageRun) -> np.ndarray:
     first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
     if first[-1] >= MAX_DOCUMENTS:
         raise UserError(
-            f"dedupe: {first[-1]:,} documents, more than {MAX_DOCUMENTS:,}: split the run by year"
+            f"dedupe: the run has {first[-1]:,} documents, and dedupe can compare at most "
+            f"{MAX_DOCUMENTS:,}: split the run by year"
         )
     return first
 
@@ -65,7 +66,10 @@ def count_files(run: StageRun) -> None:
 
 @functools.lru_cache(maxsize=1)  # every part of a process needs the same counts
 def _rows_of_files(work: Storage, started: float, against: tuple[str, ...]) -> list[int]:
-    """Return the counts of `count_files`; another run of the stage has another `started`."""
+    """Return the counts of `count_files`.
+
+    `started` keeps the counts of several runs of the stage apart in the cache.
+    """
     return msgspec.json.decode(work.read(_COUNTS_NAME), type=list[int]) if against else []
 
 

@@ -24,7 +24,7 @@ class Options:
     )
     min_contained: float = option(
         0.0,
-        "remove only duplicates of which the kept document has at least this share of the n-grams",
+        "remove only duplicates with at least this share of their n-grams in the kept document",
         minimum=0.0,
         maximum=1.0,
     )

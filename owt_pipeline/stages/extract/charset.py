@@ -9,8 +9,8 @@
    first, unless it is only a server's default (iso-8859-1, or another label of windows-1252). Then
    the label of a `<meta>` or an XML declaration comes first. If the undefined characters are over
    2% of the bytes beyond ASCII, the other label is tried.
-5. Detection by chardet among the charsets of the standard; windows-1252, the browsers' default, if
-   it is not surer.
+5. The charset that chardet detects among the charsets of the standard, if it is confident enough.
+   Otherwise windows-1252, the browsers' default.
 
 Legacy charsets are decoded by the tables of the standard (legacy_charsets.py).
 """
@@ -27,9 +27,9 @@ from owt_pipeline.stages.extract.legacy_charsets import decode_legacy
 # If a larger share of the bytes beyond ASCII is undecodable, the page is in another charset than
 # the declared one.
 _MAX_DAMAGED_SHARE = 0.02
-# Searched for a declaration; browsers search 1,024.
+# Bytes that are searched for a declaration. Browsers search 1,024.
 _PRESCAN_BYTES = 4096
-# For detection. A larger sample takes longer and is not better.
+# Bytes that the detector reads. A larger sample takes longer and is not better.
 _SAMPLE_BYTES = 8192
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -65,7 +65,7 @@ _DETECTED = tuple(
     "iso8859-5 iso8859-7"
     " iso8859-13 cp866 cp874 cp932 euc-jp cp949 gb18030 big5hkscs".split()
 )
-# Times as sure of a charset as of windows-1252 that the detector has to be.
+# The detector must be this many times as confident of a charset as of windows-1252.
 _MIN_TIMES_AS_SURE = 1.5
 # Distinct letters beyond ASCII that the detected text must have.
 _MIN_LETTERS = 3

@@ -169,7 +169,7 @@ def sources(name: str) -> list[dict[str, Any]]:
 def _own(name: str) -> str:
     if ":" not in name:
         raise UserError(
-            f"extractor: {name!r} is none of {', '.join(BUILT_IN)}, nor a `module:factory` of your "
-            f"own"
+            f"extractor: {name!r} is not one of {', '.join(BUILT_IN)}, and not a `module:factory` "
+            "of your own"
         )
     return name

@@ -76,9 +76,10 @@ def write_outcomes(
 
 
 def _write_group(writer: ShardWriter, urls: pa.Table, results: Mapping[str, pa.Table]) -> pa.Table:
-    """Write the rows of some URLs; returns the results that are pages, in order of `url_id`.
+    """Write the rows and rejects of some URLs; return the results that are pages.
 
-    Both arguments are in that order. `results` has the rows of each source.
+    `results` has the results of each source for these URLs. `urls`, each table of `results` and the
+    returned table are sorted by `url_id`.
     """
     pages = _first_pages(results)
     has_page = np.isin(urls["url_id"].to_numpy(), pages["url_id"].to_numpy())

@@ -79,8 +79,10 @@ def _num_temporary_failures(record: ShardRecord) -> int:
 
 
 def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
-    """Raise UserError if segments of a source are lost from which the finished shard was built in
-    this round."""
+    """Raise UserError if the finished shard was built from segments of `source` that are now lost.
+
+    Only segments of the shard's current round count.
+    """
     if run.published is None:
         return
     prefix = f"{source}-{run.properties['digests'][source]}"

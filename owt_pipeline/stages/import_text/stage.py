@@ -35,7 +35,7 @@ def _named_files(options: Options) -> tuple[dict[str, str], list[str]]:
 
 
 def _warn_of_files(options: Options) -> None:
-    """Warn of files that are left out, and of test splits that are not."""
+    """Log the files of folders that are skipped, and the test splits that are imported."""
     if not options.files:
         return
     files, left_out = _named_files(options)

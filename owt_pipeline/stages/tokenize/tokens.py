@@ -82,13 +82,13 @@ def tokenize_batch(
 
     Args:
       batch: columns `url_id`, `url` and `text`.
-      tokenizer: see `encoding.load`, as for `eot_token`.
+      tokenizer, eot_token: as for `encoding.load`.
       val_fraction: see `schemas.datasets.is_validation`.
     """
     encoding = load(tokenizer, eot_token)
     ids, offsets = encoding.encode_batch(batch["text"].to_pylist())
     if ids.max(initial=0) >= encoding.vocab_size:
-        # Readers of the manifest rely on its size of the vocabulary.
+        # Readers rely on the size of the vocabulary that the manifest records.
         raise LedgerError(
             f"token id {ids.max()} is outside the vocabulary of {encoding.vocab_size}"
         )

@@ -1,4 +1,4 @@
-"""Running collect, and reading what it wrote."""
+"""Helpers that run collect and read its output."""
 
 from __future__ import annotations
 
@@ -42,19 +42,21 @@ class Collected:
 
 
 def collect(workdir: Path, *, workers: int = 1, **options: Any) -> Collected:
+    """Run collect in this process."""
     return Collected(
         workdir, run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))[0]
     )
 
 
 def collected(workdir: Path) -> Collected:
+    """Return the published result of a run."""
     manifest = read_manifest(Storage(str(workdir)), "urls")
     assert manifest is not None
     return Collected(workdir, manifest)
 
 
 def start(workdir: Path, *flags: str, **popen: Any) -> subprocess.Popen[str]:
-    """`owt run --until collect` in a process of its own."""
+    """Start `owt run --until collect` in a process of its own."""
     command = [
         sys.executable,
         "-m",

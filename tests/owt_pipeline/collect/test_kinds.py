@@ -47,11 +47,11 @@ def test_sources_of_another_kind_are_collected_next_to_tables(tmp_path: Path) ->
     manifest, _ = run_stage(STAGE, options, runtime)
 
     rows = DatasetReader(runtime.workdir, manifest).table().to_pylist()
-    found = {
+    fields_by_url = {
         row["url"]: (row["title"], row["created_utc"], row["link_sources"])
         for row in sorted(rows, key=lambda row: row["url"])
     }
-    assert found == {
+    assert fields_by_url == {
         "https://a.example/x?a=1&b=2": ("Fish & chips", 1_300_000_000, ["bookmarks"]),
         "https://b.example/": ("No date", None, ["bookmarks"]),
         "https://c.example/": (None, None, ["hn"]),

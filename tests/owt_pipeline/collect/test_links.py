@@ -145,6 +145,7 @@ def test_a_url_that_is_not_utf8_is_a_bad_line(tmp_path: Path, kind: pa.DataType)
     pq.write_table(pa.table({"url": bad, "title": titles}), tmp_path / "a.parquet")
     first, second = link_rows(str(tmp_path / "a.parquet"), "a")
     assert (first["reason"], first["note"]) == ("bad_line", "not UTF-8 in column url")
+    # A title is worth less than its row, so it is dropped.
     assert (second["url"], second["title"]) == ("https://b.example/", None)
 
 
@@ -165,6 +166,9 @@ def test_numbers_of_databases_are_scores_and_times(tmp_path: Path) -> None:
 
 
 def dump_of_files(folder: Path) -> list[Path]:
+    """Write lists of links in folders by year, as archives of Hacker News have them; returns the
+    lists."""
+    # Files of the same name in two folders have to stay apart.
     for name in ("2006/10.csv", "2006/11.csv", "2007/10.csv"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(
@@ -212,10 +216,11 @@ DAMAGED = [line.split("\t") for line in (FOLDER / "damaged.tsv").read_text().spl
 def test_a_damaged_or_foreign_file_is_an_error_in_one_line(
     tmp_path: Path, name: str, problem: str, counts: str
 ) -> None:
-    source, file = (f"--{name.partition('/')[0]}", FOLDER / "damaged" / name), Path(name).name
+    path = FOLDER / "damaged" / name
+    source = (f"--{name.partition('/')[0]}", path)
     output = owt_collect(tmp_path / "run", *source, code=1)
     (line,) = [line for line in output.splitlines() if "error" in line.lower()]
-    assert str(FOLDER / "damaged" / name) in line
+    assert str(path) in line
     assert problem in line
     # A missing column is nothing damaged, though the flag is taken.
     lacks_column = "has no column" in line
@@ -226,7 +231,7 @@ def test_a_damaged_or_foreign_file_is_an_error_in_one_line(
         run = collected(tmp_path / "run")
         assert str(run.manifest.counts) == counts
         (damaged,) = run.manifest.properties["damaged"]
-        assert damaged["name"] == file
+        assert damaged["name"] == path.name
         assert damaged["problem"] in output
         assert "--allow_damaged" not in damaged["problem"]
         assert holds(run)

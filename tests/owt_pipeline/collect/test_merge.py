@@ -61,6 +61,7 @@ def test_accepted_urls_are_rejected_and_earlier_low_scores_count() -> None:
     a, b, c = (
         {"url_id": k, "url": f"https://{k}.org/", "submission_id": f"s{k}"} for k in (1, 2, 3)
     )
+    # The minimum is 3: the first is accepted, and the scores of the other two are remembered.
     first = [submission(**a, score=5), submission(**b, score=1), submission(**c, score=-2)]
     _, _, earlier_urls = generation(0, *first, earlier=KNOWN.empty_table())
     assert earlier_urls.select(["url_id", "generation", "score"]).to_pylist() == [
@@ -166,7 +167,7 @@ def plainly_merged(
 
 @settings(max_examples=50)
 @given(st.lists(submissions, max_size=14), st.randoms())
-def test_any_submissions_merge_as_the_rules_say_in_any_order(
+def test_submissions_merge_by_the_rules_in_any_order(
     given_rows: list[dict[str, Any]], rng: random.Random
 ) -> None:
     rows = [submission(**row, line=k, posted_url=f"p{k}") for k, row in enumerate(given_rows)]

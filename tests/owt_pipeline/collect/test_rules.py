@@ -92,6 +92,7 @@ def test_an_option_names_domains_hosts_and_lists(tmp_path: Path) -> None:
 
 
 def test_millions_of_domains_take_8_bytes_each() -> None:
+    # Lists of adult sites have millions of domains.
     domains = DomainSet(f"host{k}.example" for k in range(300_000))
     assert domains._hashes.nbytes == 8 * 300_000
     assert domains.match("www.host299999.example") == "host299999.example"

@@ -1,5 +1,4 @@
-"""The complete stage collect: real and generated dumps; every line is accounted for, whatever
-happens."""
+"""The complete stage collect, with real and generated dumps: every line is accounted for."""
 
 from __future__ import annotations
 
@@ -31,6 +30,7 @@ from tests.owt_pipeline.runs import ask_owt, snapshot
 
 
 def write_dump(path: Path, records: list[dict[str, Any] | str]) -> Path:
+    """Write a dump of records or lines, compressed as its suffix tells."""
     texts = [record if isinstance(record, str) else json.dumps(record) for record in records]
     content = "".join(text + "\n" for text in texts).encode()
     by_suffix = {".zst": zstandard.compress, ".gz": gzip.compress}
@@ -40,7 +40,7 @@ def write_dump(path: Path, records: list[dict[str, Any] | str]) -> Path:
 
 
 def links(n: int, *, host: str = "site{}.example", start: int = 0) -> list[dict[str, Any] | str]:
-    """n links, each posted once, on n // 10 hosts."""
+    """Return n links, each posted once, on n // 10 hosts."""
     return [
         {
             "id": f"x{k}",
@@ -58,12 +58,13 @@ def links(n: int, *, host: str = "site{}.example", start: int = 0) -> list[dict[
 
 
 def holds(run: Collected) -> bool:
-    """Whether `owt verify` finds nothing."""
+    """Return whether `owt verify` finds no problem."""
     return all(not finding.problems for finding in verify(Storage(str(run.workdir))))
 
 
 def test_the_top_submissions_of_2013_are_accounted_for(testdata: Path, tmp_path: Path) -> None:
     run = collect(tmp_path, dumps=(str(testdata / "reddit" / "RS_2013-top.zst"),), num_shards=3)
+    # The dump is real: any change of a rule or of parsing shows in these counts.
     assert str(run.manifest.counts) == (
         "99294 in = 20761 out + 3 bad_url + 44030 blocked_domain + 1939 blocked_extension + 621 "
         "low_score "
@@ -79,17 +80,22 @@ def test_the_top_submissions_of_2013_are_accounted_for(testdata: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "files", "entered", "left"),
+    ("kind", "files", "num_entered", "num_urls"),
     [
         ("dumps", ("reddit/praw*.gz", "reddit/RS_v2_2005-06.xz"), 6785 + 103, 862),
         ("warcs", ("web/wcxb-dev.warc.gz",), 1308, 1304),
     ],
 )
 def test_recorded_api_answers_dumps_and_warc_files_are_read(
-    testdata: Path, tmp_path: Path, kind: str, files: tuple[str, ...], entered: int, left: int
+    testdata: Path,
+    tmp_path: Path,
+    kind: str,
+    files: tuple[str, ...],
+    num_entered: int,
+    num_urls: int,
 ) -> None:
     run = collect(tmp_path, **{kind: tuple(str(testdata / file) for file in files)}, min_score=1)
-    assert (run.manifest.counts.entered, run.manifest.counts.left) == (entered, left)
+    assert (run.manifest.counts.entered, run.manifest.counts.left) == (num_entered, num_urls)
     assert "bad_line" not in run.manifest.counts.rejected
     assert holds(run)
 
@@ -133,13 +139,13 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
         lzma.compress(b"# mine\n\nhttp://example.com:80/a\r\nexample.com/b\nhttps://example.com/c")
     )
     run = collect(tmp_path / "run", dumps=(str(dump),), links=(str(listed),), num_shards=1)
-    (both, only) = sorted(run.urls, key=lambda row: row["url"])
-    assert (only["url"], only["score"], only["submission_ids"]) == (
+    (merged_row, other_row) = sorted(run.urls, key=lambda row: row["url"])
+    assert (other_row["url"], other_row["score"], other_row["submission_ids"]) == (
         "https://example.com/c",
         None,
         [],
     )
-    assert both == {
+    assert merged_row == {
         "url_id": id_of("https://example.com/a"),
         "url": "https://example.com/a",
         "host": "example.com",
@@ -157,8 +163,12 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
         "no scheme such as https://; list.txt.xz:4"
     ]
     # Lists of links can be a table, such as urls/ of another run.
-    again = collect(tmp_path / "again", links=(str(tmp_path / "run/urls"),), num_shards=1).urls
-    assert again == [{**row, "num_comments": None, "submission_ids": []} for row in run.urls]
+    rows_of_table = collect(
+        tmp_path / "again", links=(str(tmp_path / "run/urls"),), num_shards=1
+    ).urls
+    assert rows_of_table == [
+        {**row, "num_comments": None, "submission_ids": []} for row in run.urls
+    ]
 
 
 @pytest.mark.parametrize("created", [1_400_000_000_000, 2**62, -(2**62)])
@@ -183,6 +193,7 @@ def test_policies_decide_and_the_manifest_counts_the_rejects(tmp_path: Path) -> 
         "subreddit": "Books",
         "title": "t",
     }
+    # Each score is high enough, so that only a rule rejects a submission.
     dump = write_dump(
         tmp_path / "RS.ndjson",
         [
@@ -223,6 +234,7 @@ def test_no_source_or_a_broken_blocklist_stops_with_one_line(
     with pytest.raises(UserError, match=r"no file matches '.*nothing\*'"):
         collect(tmp_path, dumps=(str(tmp_path / "nothing*"),))
     (listed := tmp_path / "urls.txt").write_text("http://a.example/")
+    # Without its end, the list could let blocked domains through.
     (blocked := tmp_path / "domains.gz").write_bytes(gzip.compress(b"a.example\n" * 999)[:-9])
     with pytest.raises(UserError, match=r"domains\.gz is damaged or incomplete"):
         collect(tmp_path, workers=2, links=(str(listed),), blocked_domains=(str(blocked),))
@@ -245,11 +257,12 @@ def test_sources_may_be_deleted_once_they_are_published(
         Path(path).write_text(text)
     collect = ["run", "run", "--until", "collect", "--workers", 1, "--allow_damaged"]
     ask_owt(*collect, "--dumps", "old/*.ndjson", "--links", "tables")
-    before = snapshot(tmp_path / "run")
+    files_before = snapshot(tmp_path / "run")
     Path("old/RS_1.ndjson").unlink()
     shutil.rmtree("tables")
+    # The run needs no file of a published generation, also if it takes another one.
     assert "(finished)" in ask_owt(*collect)
-    assert snapshot(tmp_path / "run") == before
+    assert snapshot(tmp_path / "run") == files_before
     ask_owt(*collect, "--links", "new.csv", "--add")
     assert len(collected(tmp_path / "run").urls) == 5
     damaged = collected(tmp_path / "run").manifest.properties["damaged"]
@@ -267,8 +280,7 @@ def test_shards_are_a_power_of_two_so_generations_share_hosts(shards: float, exp
     assert STAGE.shards_for(Options(num_shards=5), [source]) == 5
 
 
-# As each publisher has them, one record of each: Pushshift's API, Arctic Shift's, and files per
-# subreddit.
+# A record of each publisher, in its form: Pushshift's API, Arctic Shift's, and files per subreddit.
 PUBLISHED = list(
     map(json.loads, Path(__file__).with_name("published.ndjson").read_text().splitlines())
 )
@@ -276,6 +288,7 @@ PUBLISHED = list(
 
 def long_window(content: bytes) -> bytes:
     """Compress like the monthly dumps: `zstd --long=31`."""
+    # Decompressors refuse a window of 2 GiB unless they are told to allow it.
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=31, enable_ldm=True)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     return compressor.compress(content) + compressor.flush()
@@ -292,9 +305,9 @@ def test_published_submissions_are_read(tmp_path: Path) -> None:
     (folder / "RS_2020-01.zst").write_bytes(monthly)
     run = collect(tmp_path / "run", dumps=(str(folder),))
     assert str(run.manifest.counts) == "4 in = 3 out + 1 repeated_url"
-    found = sorted((row["submission_ids"], row["score"], row["created_utc"]) for row in run.urls)
-    assert found == sorted(
-        ([each["id"]], each["score"], int(each["created_utc"])) for each in PUBLISHED
+    rows = sorted((row["submission_ids"], row["score"], row["created_utc"]) for row in run.urls)
+    assert rows == sorted(
+        ([record["id"]], record["score"], int(record["created_utc"])) for record in PUBLISHED
     )
 
 

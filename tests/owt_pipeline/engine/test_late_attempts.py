@@ -157,7 +157,7 @@ LATE_EVENTS: dict[str, list[Callable[[Attempt], None]]] = {
 
 
 @pytest.mark.parametrize("events", LATE_EVENTS.values(), ids=LATE_EVENTS)
-def test_what_comes_after_publishing_changes_nothing(
+def test_late_attempts_change_nothing_that_is_published(
     workdir: Storage, events: list[Callable[[Attempt], None]]
 ) -> None:
     attempt_one = attempt(workdir)

@@ -160,7 +160,7 @@ def documents_in(folder: Path, workers: int, fault: str = "") -> dict[str, bytes
         ("SIGKILL", UserError, "was killed, probably by the kernel"),
     ],
 )
-def test_a_shard_that_fails_says_why_and_a_rerun_continues_at_it(
+def test_a_failed_shard_has_a_reason_and_a_rerun_continues_at_it(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     fault: str,

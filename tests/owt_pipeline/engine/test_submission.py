@@ -1,4 +1,4 @@
-"""What is checked before a job is sent to a cluster, and what a job that has failed there says."""
+"""Checks before a job is sent to a cluster, and the message of a job that has failed there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No process, page or signal leaves anything behind: children end with their parent, and say how
+"""No process, page or signal leaves anything behind: children end with their parent, and report how
 they ended."""
 
 from __future__ import annotations
@@ -112,17 +112,17 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
     finally:
         for pid in processes_of(own_temporary_folder):
             os.kill(pid, signal.SIGKILL)
-        _, said = process.communicate()
+        _, output = process.communicate()
     expected = {
         signal.SIGKILL: (-signal.SIGKILL, ""),
         signal.SIGTERM: (143, "owt: error: terminated; run the same command again to continue\n"),
         signal.SIGINT: (130, "owt: error: interrupted; run the same command again to continue\n"),
     }
-    assert (code, said) == expected[number]
+    assert (code, output) == expected[number]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_owt_and_says_so(
+def test_a_signal_ends_owt_with_a_message(
     small_config: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     run = tmp_path / "run"
@@ -135,10 +135,10 @@ def test_a_signal_ends_owt_and_says_so(
             time.sleep(0.02)
         # A terminal sends the signal to the whole group, and so does a service manager.
         os.killpg(process.pid, number)
-        _, said = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == code
-    assert said.splitlines()[-1].endswith("; run the same command again to continue")
-    assert "Traceback" not in said
+    assert output.splitlines()[-1].endswith("; run the same command again to continue")
+    assert "Traceback" not in output
 
 
 def give_back(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -194,7 +194,7 @@ def kill_self(_: pa.RecordBatch) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_as_asked(shard: int) -> None:
+def end_by_shard(shard: int) -> None:
     progress.advance(1)
     if shard == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -219,11 +219,11 @@ def test_a_worker_that_dies_at_a_shard_is_a_clear_error(shard: int, message: str
     pool = WorkerPool(2)
     try:
         with pytest.raises((UserError, WorkerError), match=message):
-            if isinstance(death := pool.submit(end_as_asked, shard).result(), WorkerDied):
+            if isinstance(death := pool.submit(end_by_shard, shard).result(), WorkerDied):
                 raise died(death)
         with progress.step("work", shards=2, rows=2):
             for number in (0, 4):
-                pool.submit(end_as_asked, number).result()
+                pool.submit(end_by_shard, number).result()
             assert progress._current is not None
             assert progress._current.rows_done == 2
     finally:
@@ -312,7 +312,7 @@ def load_colorsys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needed", "expected"),
+    ("preloads", "expected"),
     [
         ([], "False"),
         (
@@ -325,8 +325,8 @@ def load_colorsys() -> None:
         ),
     ],
 )
-def test_workers_are_forked_with_preloads_that_exist(needed: list[str], expected: str) -> None:
-    script = _PRELOADING.format(needed=needed)
+def test_workers_are_forked_with_preloads_that_exist(preloads: list[str], expected: str) -> None:
+    script = _PRELOADING.format(preloads=preloads)
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True
     )

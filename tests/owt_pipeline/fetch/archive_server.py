@@ -80,16 +80,16 @@ class ArchiveServer(WebServer):
         self.agents: set[str] = set()
         self.seen: list[tuple[float, str]] = []
 
-    def options(self, **others: Any) -> Options:
+    def options(self, **changed: Any) -> Options:
         """Return options by which this archive is the source."""
-        return Options(**{"user_agent": AGENT, **others})
+        return Options(**{"user_agent": AGENT, **changed})
 
-    def fetch(self, runtime: Runtime, **others: Any) -> Manifest:
+    def fetch(self, runtime: Runtime, **changed: Any) -> Manifest:
         """Fetch the run's pages from this archive.
 
         Failed requests are repeated after some hundredths of a second.
         """
-        with constants({"archive_retry_wait": 0.02, **others}) as options:
+        with constants({"archive_retry_wait": 0.02, **changed}) as options:
             return run_stage(STAGE, self.options(**options), runtime)[0]
 
     async def _behave(self, request: Request) -> None:
@@ -163,7 +163,7 @@ class CommonCrawl(ArchiveServer):
         self.rows.setdefault(crawl, []).extend(rows)
         return rows
 
-    def options(self, **others: Any) -> Options:
+    def options(self, **changed: Any) -> Options:
         for name in filter(re.compile(INDEX).match, self.files):
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,16 +175,16 @@ class CommonCrawl(ArchiveServer):
             "cc_data": f"{self.url}/data",
             "cc_delay": 0.0,
         }
-        return super().options(**{**options, **others})
+        return super().options(**{**options, **changed})
 
     def close(self) -> None:
         super().close()
         self._temporary.cleanup()
 
-    def fetch(self, runtime: Runtime, **others: Any) -> Manifest:
+    def fetch(self, runtime: Runtime, **changed: Any) -> Manifest:
         if not any(INDEX in name for name in self.files):
             self.publish()
-        return super().fetch(runtime, **others)
+        return super().fetch(runtime, **changed)
 
     def publish(self, num_files: int = 1) -> None:
         """Publish the index of each crawl in `num_files` files."""
@@ -275,14 +275,14 @@ class Wayback(ArchiveServer):
             headers["Location"] = f"{self.url}/web/{timestamp(seconds)}id_/{target}"
         return Answer(status, body, headers)
 
-    def options(self, **others: Any) -> Options:
+    def options(self, **changed: Any) -> Options:
         options = {
             "sources": ("wayback",),
             "wayback_cdx": f"{self.url}/cdx/search/cdx",
             "wayback_pages": f"{self.url}/web",
             "wayback_delay": 0.0,
         }
-        return super().options(**{**options, **others})
+        return super().options(**{**options, **changed})
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
-"""The hosts below `bad.test`: how each answers, and the reason that a user would expect; None
-for a page."""
+"""Tables of the hosts below `bad.test`: how each behaves, and the reason that a user expects."""
 
 from __future__ import annotations
 
@@ -142,7 +141,7 @@ PAGES: dict[str, Behaviour] = {
         answer(
             b"User-agent: *\nDisallow: /private\n",
             Content_Length="1000000000",
-            more=b"# and so on\n" * 1000,
+            endless=b"# and so on\n" * 1000,
         ),
         answer(),
     ),
@@ -261,18 +260,20 @@ NO_PAGES: dict[str, dict[str, Behaviour]] = {
     },
     "timeout": {
         "slow-first-byte": answer(wait=HANG),
-        "slow-loris": raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n", more=b"X", every=0.1),
-        "slow-body": answer(b"<html>", Content_Length="1000", more=b".", every=0.1),
+        "slow-loris": raw(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n", endless=b"X", interval=0.1
+        ),
+        "slow-body": answer(b"<html>", Content_Length="1000", endless=b".", interval=0.1),
         "stalled-body": answer(b"<html>", Content_Length="1000", then=HANG),
-        "slow-chunks": answer(b"", **CHUNKED, more=b"1\r\n.\r\n", every=0.1),
-        "endless-chunk-extension": answer(b"5;", **CHUNKED, more=b"x" * 1000, every=0.05),
-        "endless-continue": raw(b"", more=b"HTTP/1.1 100 Continue\r\n\r\n" * 100, every=0.05),
+        "slow-chunks": answer(b"", **CHUNKED, endless=b"1\r\n.\r\n", interval=0.1),
+        "endless-chunk-extension": answer(b"5;", **CHUNKED, endless=b"x" * 1000, interval=0.05),
+        "endless-continue": raw(b"", endless=b"HTTP/1.1 100 Continue\r\n\r\n" * 100, interval=0.05),
         "takes-no-connection": silent,
         "slow-redirects": redirect("{path}x", wait=1),
     },
     "too_large": {
         "endless-body": answer(
-            b"<html>", Content_Length="", Connection="close", more=b"more " * 1000
+            b"<html>", Content_Length="", Connection="close", endless=b"more " * 1000
         ),
         "large-content-length": answer(b"<html>", Content_Length="1000000000", then=HANG),
         "gzip-bomb": answer(gzip.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="gzip"),
@@ -286,7 +287,7 @@ NO_PAGES: dict[str, dict[str, Behaviour]] = {
     },
     "bad_response": {
         "endless-trailers": answer(
-            b"5\r\nhello\r\n0\r\n", **CHUNKED, more=b"X-Another: trailer\r\n" * 100
+            b"5\r\nhello\r\n0\r\n", **CHUNKED, endless=b"X-Another: trailer\r\n" * 100
         ),
         "broken-gzip": answer(b"this is no gzip at all", Content_Encoding="gzip"),
         "damaged-gzip": answer(DAMAGED, Content_Encoding="gzip"),
@@ -295,7 +296,7 @@ NO_PAGES: dict[str, dict[str, Behaviour]] = {
         "garbage": raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", then="close"),
         "http-0-9": raw(PAGE, then="close"),
         "huge-headers": answer(X_Long="x" * 500_000),
-        "endless-headers": raw(b"HTTP/1.1 200 OK\r\n", more=b"X-Another: header\r\n" * 100),
+        "endless-headers": raw(b"HTTP/1.1 200 OK\r\n", endless=b"X-Another: header\r\n" * 100),
         "another-protocol": raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"),
         "negative-length": answer(Content_Length="-1"),
         "two-lengths": answer(Content_Length=f"{len(PAGE)}\r\nContent-Length: 5"),
@@ -312,7 +313,9 @@ NO_PAGES: dict[str, dict[str, Behaviour]] = {
         "short-body": answer(PAGE, Content_Length="5000", then="close"),
         "no-body": answer(b"", Content_Length="5000", then="close"),
         "bad-chunks": answer(b"5\r\nhello\r\nnonsense\r\n", **CHUNKED),
-        "bad-chunks-later": answer(b"5\r\nhello\r\n", **CHUNKED, more=b"nonsense\r\n", every=0.1),
+        "bad-chunks-later": answer(
+            b"5\r\nhello\r\n", **CHUNKED, endless=b"nonsense\r\n", interval=0.1
+        ),
         "chunk-without-its-end": answer(b"5\r\nhello and more\r\n0\r\n\r\n", **CHUNKED),
         "cut-chunks": answer(b"64\r\nhello", **CHUNKED, then="close"),
         "no-last-chunk": answer(CHUNKS, **CHUNKED, then="close"),
@@ -331,5 +334,5 @@ NO_PAGES: dict[str, dict[str, Behaviour]] = {
 }
 
 WAYS: dict[str, tuple[Behaviour, str | None]] = {name: (way, None) for name, way in PAGES.items()}
-"""By host name: its function, and the reason that a user would expect."""
+"""By host name: its behaviour, and the reason that a user expects; None for a page."""
 WAYS |= {name: (way, reason) for reason, ways in NO_PAGES.items() for name, way in ways.items()}

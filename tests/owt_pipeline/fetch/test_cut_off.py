@@ -1,5 +1,5 @@
-"""A body that breaks off is temporary: its URL is asked for again at the end of the shard, and by
---retry_failed. Framing is read alike wherever a response is cut into packets."""
+"""A body that breaks off is a temporary failure. Its URL is requested again at the end of the
+shard, and by --retry_failed. Framing is read alike wherever a response is cut into packets."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ WHOLE = {
 
 
 def cut_at(data: bytes, share: float) -> bytes:
-    """The beginning of a response: its head, and this share of its body."""
+    """Return the beginning of a response: its head, and this share of its body."""
     head, end, body = data.partition(b"\r\n\r\n")
     return head + end + body[: int(share * (len(body) - 1))]
 
 
 def ends(data: bytes, packet: str) -> Behaviour:
-    """These bytes, after which the connection ends by FIN or RST."""
+    """Return a behaviour that sends bytes, after which the connection ends by FIN or RST."""
     return raw(data, then={"fin": "close", "rst": "reset"}[packet])
 
 
 def first(way: Behaviour, count: int = 1, path: str = "/") -> Behaviour:
-    """This way for the first requests for a path; then pages, and no robots.txt."""
+    """Return a behaviour: this one for the first requests of a path, then pages, no robots.txt."""
 
     async def answer(request: Request) -> None:
         if request.path == path and request.count <= count:
@@ -147,7 +147,7 @@ def test_a_robots_txt_that_breaks_off_is_read_again(
     assert (manifest.counts.left, manifest.counts.rejected) == (1, {"robots": 1})
 
 
-def test_archives_that_break_off_are_asked_again(
+def test_bodies_that_archives_cut_off_are_requested_again(
     commoncrawl: CommonCrawl, wayback: Wayback, write_urls: Write
 ) -> None:
     urls = [f"http://a{n}.example/x" for n in range(4)]
@@ -202,7 +202,7 @@ FRAMINGS: dict[str, tuple[bytes, str]] = {
 
 
 def in_pieces(data: bytes, size: int) -> Behaviour:
-    """These bytes in packets of `size`; then the connection is closed."""
+    """Return a behaviour that sends bytes in packets of `size`, and closes the connection."""
 
     async def way(request: Request) -> None:
         for at in range(0, len(data), size):

@@ -167,7 +167,7 @@ def test_all_records_before_a_damaged_one_are_read(damaged: int, compressed: boo
 
 @pytest.mark.parametrize("junk", [b"<html>404</html>", bytes(5000), b"\x1f\x8b\x08" + bytes(90)])
 @pytest.mark.parametrize("compressed", [True, False])
-def test_what_is_no_record_does_not_change_those_before(junk: bytes, compressed: bool) -> None:
+def test_junk_between_records_does_not_change_earlier_ones(junk: bytes, compressed: bool) -> None:
     records = five_records()
     if not compressed:
         records = [single_member(record, 1 << 20)[1] for record in records]
@@ -240,9 +240,7 @@ def test_heads_of_records_may_end_their_lines_in_lf(compressed: bool, version: b
     assert cut == ["0", "1", "2", "3", None]
 
 
-def test_a_capture_that_is_no_http_is_a_reject_and_ends_no_run(
-    tmp_path: Path, write_urls: Write
-) -> None:
+def test_a_capture_that_is_not_http_is_a_reject(tmp_path: Path, write_urls: Write) -> None:
     blocks = {
         "old": b"<html>A page of HTTP/0.9</html>",
         "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
@@ -456,7 +454,7 @@ def test_archives_may_be_deleted_once_their_pages_are_published(
     runtime = write_urls(["http://a.example/0", "http://a.example/1"])
     files = folder / "*.warc.gz"
     manifest = fetch(runtime, files)
-    before = snapshot(Path(runtime.workdir.uri))
+    files_of_run = snapshot(Path(runtime.workdir.uri))
     (folder / "0.warc.gz").unlink()
     assert fetch(runtime, files) == fetch(runtime, folder) == manifest
     shutil.rmtree(folder)
@@ -470,4 +468,4 @@ def test_archives_may_be_deleted_once_their_pages_are_published(
     (folder / "1.warc.gz").write_bytes(five_records()[1])
     with pytest.raises(UserError, match=r"0\.warc\.gz is missing"):
         fetch(runtime, files, max_page_bytes=9)
-    assert snapshot(Path(runtime.workdir.uri)) == before
+    assert snapshot(Path(runtime.workdir.uri)) == files_of_run

@@ -83,7 +83,7 @@ def test_a_page_is_kept_as_it_was_sent(serve: Serve, write_urls: Write) -> None:
             )
 
     runtime = write_urls([f"http://user:pw@apples.{DOMAIN}/old#fragment"], num_shards=1)
-    before = int(time.time())
+    earliest = int(time.time())
     manifest = fetch(runtime, serve({"apples": apples}))
     ((url, response),) = outcome(runtime, manifest)[0].items()
     assert url == f"https://apples.{DOMAIN}/old"
@@ -93,18 +93,20 @@ def test_a_page_is_kept_as_it_was_sent(serve: Serve, write_urls: Write) -> None:
     assert ("Content-Encoding", "gzip") in response.headers
     (row,) = reader(runtime, manifest).table().to_pylist()
     assert (row["source"], row["final_url"], row["body_bytes"]) == ("live", response.url, len(body))
-    assert before <= row["fetched_at"] <= time.time()
+    assert earliest <= row["fetched_at"] <= time.time()
     assert row["subreddits"] == ["news"]
     path = runtime.workdir.path(reader(runtime, manifest).files("warc")[0].path)
-    warcinfo, _, moved, found = (
+    warcinfo, _, redirect_record, response_record = (
         dict(record.headers) for record in ArchiveIterator(path, parse_http=False)
     )
     assert warcinfo["WARC-Type"] == "warcinfo"
-    assert [moved["WARC-Target-URI"], found["WARC-Target-URI"]] == [
+    assert [redirect_record["WARC-Target-URI"], response_record["WARC-Target-URI"]] == [
         f"http://apples.{DOMAIN}/old",
         response.url,
     ]
-    assert [moved["WARC-IP-Address"], found["WARC-IP-Address"]] == ["127.0.0.1"] * 2
+    assert [redirect_record["WARC-IP-Address"], response_record["WARC-IP-Address"]] == [
+        "127.0.0.1"
+    ] * 2
     with open(path, "rb") as stream:
         info, _, *bodies = [
             r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")

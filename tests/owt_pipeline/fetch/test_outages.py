@@ -140,7 +140,9 @@ def test_hosts_that_go_away_stop_the_run_which_continues_later(
     assert num_requests_to(server) <= len(URLS) // 2 + len(HOSTS)
 
 
-def test_dead_hosts_next_to_one_that_answers_are_no_outage(serve: Serve, write_urls: Write) -> None:
+def test_dead_hosts_next_to_one_that_answers_are_not_an_outage(
+    serve: Serve, write_urls: Write
+) -> None:
     server = serve({"good": page})
     rules = (*(f"{host}.{DOMAIN}=127.0.0.1:1" for host in HOSTS), *server.rules)
     runtime = write_urls([f"http://good.{DOMAIN}/", *URLS], num_shards=1)

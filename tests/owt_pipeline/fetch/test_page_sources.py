@@ -49,10 +49,10 @@ class Library(ArchiveServer):
             return Answer(200, self.pages[archived], headers)
         # The index is asked for the canonical URL, which lacks `www.`.
         path = url.rpartition("/")[2]
-        known = [archived for archived in self.pages if archived.endswith(f"/{path}")]
+        captured_urls = [archived for archived in self.pages if archived.endswith(f"/{path}")]
         captures = [
             {"timestamp": timestamp(AT), "url": archived, "mime": "text/html", "status": "200"}
-            for archived in known
+            for archived in captured_urls
         ]
         return Answer(body="\n".join(map(json.dumps, captures)).encode())
 

@@ -75,7 +75,7 @@ def test_an_archive_that_is_down_stops_the_run(
     assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
 
 
-def test_an_address_that_is_no_archive_stops_the_run(
+def test_an_address_without_an_archive_stops_the_run(
     archive: CommonCrawl, write_urls: Write
 ) -> None:
     runtime = write_urls(URLS, num_shards=1)

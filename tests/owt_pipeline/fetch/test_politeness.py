@@ -110,7 +110,7 @@ def test_retry_after_is_waited_for(serve: Serve, write_urls: Write) -> None:
     assert times[-1] - times[0] > 1.9
 
 
-def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
+def test_a_host_with_a_long_retry_after_gets_no_more_requests(
     serve: Serve, write_urls: Write
 ) -> None:
     async def closed(request: Request) -> None:
@@ -188,7 +188,7 @@ BEHIND_PROXY = ["inside", "printer.local", "metadata.google.internal"]
 
 
 def no_names(original: Callable[..., list[tuple]], host: str, *arguments: Any) -> list[tuple]:
-    """A resolver that is asked for no name but those that go without the proxy."""
+    """Resolve only names that go without the proxy, as none; other names are a fault."""
     assert host.endswith(".invalid") or not host[0].isalpha(), host
     if host[0].isalpha():
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

@@ -1,4 +1,4 @@
-"""Archives served by pywb: real pages, found and replayed, are those of the archive itself."""
+"""Archives served by pywb: real pages that it finds and replays equal the pages of the archive."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ COLUMNS_OF_TIME = ["fetched_at", "fetch_ms"]
 
 
 class Web:
-    """Hosts, some of which fail in different ways until `is_down` is cleared."""
+    """Hosts that fail in different ways until `is_down` is cleared, and hosts that do not."""
 
     def __init__(self, serve: Serve):
         self.is_down = threading.Event()
@@ -74,7 +74,7 @@ class Web:
             await request.answer()
 
     def requested_hosts(self) -> set[str]:
-        """Return the hosts of which a page was requested."""
+        """Return the hosts that had to serve a page."""
         return {host for host, path in self.server.requests if path != ROBOTS}
 
 

@@ -1,4 +1,4 @@
-"""Which lines of a robots.txt name us, and what they forbid (RFC 9309, 2.2.1 and 2.2.2)."""
+"""Lines of a robots.txt that name us, and the paths that they forbid (RFC 9309, 2.2.1 and 2.2.2)."""
 
 from __future__ import annotations
 

@@ -121,6 +121,7 @@ def test_the_first_record_decides_whatever_a_late_attempt_does(
 
 
 def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) -> None:
+    # One late attempt writes the same bytes, one writes others, and one fails.
     attempts = [Attempt(workdir, text) for text in ("first", "first", "other", "failing")]
     attempts[0].end("succeeds")
     manifest, rows = published(workdir)

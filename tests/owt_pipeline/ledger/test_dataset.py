@@ -13,6 +13,7 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ShardFile
 
+# Above the range of signed integers.
 BIG = (1 << 64) - 1
 IDS = [5, 9, BIG, 5, 7, 2]
 ROWS = pa.table({"url_id": pa.array(IDS, pa.uint64()), "text": list("abcdef")})
@@ -31,7 +32,7 @@ class ReaderOfOneFile(DatasetReader):
 
 @pytest.fixture(params=["parquet", "arrow"])
 def reader(request: pytest.FixtureRequest, tmp_path: Path) -> ReaderOfOneFile:
-    """A reader of IDS in row groups of two rows."""
+    """Return a reader of IDS in row groups of two rows."""
     name = f"rows.{request.param}"
     if request.param == "parquet":
         pq.write_table(ROWS, tmp_path / name, row_group_size=2)
@@ -59,7 +60,7 @@ def test_rows_are_found_by_id_in_every_row_group(
     assert [row.row["url_id"] for row in located] == [IDS[number] for number in rows]
 
 
-def test_rows_by_id_have_the_columns_that_are_asked_for(reader: ReaderOfOneFile) -> None:
+def test_rows_by_id_have_the_requested_columns(reader: ReaderOfOneFile) -> None:
     (row,) = reader.rows_by_id(0, [7], columns=["text"])
     assert row.row == {"text": "e"}
     assert not list(reader.rows_by_id(0, [7], kind="rejects"))

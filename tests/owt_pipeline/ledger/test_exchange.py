@@ -38,6 +38,7 @@ def test_a_key_has_one_slice_however_often_rows_are_spilled(
             writer.send(rows["key"].to_numpy(), rows)
             for key, text in zip(*rows.to_pydict().values(), strict=True):
                 expected.setdefault(key, []).append(text)
+        # Rows of two schemas for one key are in two slices.
         writer.send(3, pa.RecordBatch.from_pydict({"number": [1]}, schema=NUMBERS))
         writer.close()
         file.publish("sent")

@@ -11,7 +11,7 @@ from owt_pipeline.storage.folder import Storage
 
 @pytest.fixture
 def folder(place: str, request: pytest.FixtureRequest) -> Iterator[Storage]:
-    """An empty folder there, of this test alone."""
+    """Return an empty folder there, which no other test uses."""
     storage = Storage(f"{place}/{request.node.name.partition('[')[0]}/run") / "pages"
     yield storage
     storage.delete(*storage.names())

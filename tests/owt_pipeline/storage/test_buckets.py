@@ -26,7 +26,7 @@ from tests.servers.s3 import s3_bucket
 class TestFlakyNetwork:
     @pytest.fixture
     def way(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyWay]:
-        """The way to a bucket `bucket`."""
+        """Serve the way to a bucket `bucket`."""
         variable = {
             "s3": "AWS_ENDPOINT_URL",
             "gs": "GOOGLE_BASE_URL",
@@ -39,7 +39,7 @@ class TestFlakyNetwork:
             yield way
             way.close()
 
-    def test_requests_are_made_again_until_the_network_is_back(
+    def test_requests_are_repeated_until_the_network_is_back(
         self, kind: str, way: FlakyWay
     ) -> None:
         folder = Storage(f"{kind}://bucket/run")
@@ -62,11 +62,12 @@ class TestFlakyNetwork:
                 with way.down_for(0.5):
                     started = time.monotonic()
                     assert request(), done
+                    # The request has waited for the network, which is down for half a second.
                     assert time.monotonic() - started > 0.25
         assert folder.sha256("b") == file.sha256
         folder.delete(*folder.names())
 
-    def test_a_lost_answer_does_not_undo_what_was_written(self, kind: str, way: FlakyWay) -> None:
+    def test_a_lost_answer_does_not_undo_a_write(self, kind: str, way: FlakyWay) -> None:
         folder = Storage(f"{kind}://bucket/run")
         assert folder.names() == []
         way.answers_to_lose = 1

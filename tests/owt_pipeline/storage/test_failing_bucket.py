@@ -35,7 +35,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def on_disk(texts: Path) -> dict[str, bytes]:
-    """The files of the run on a disk."""
+    """Return the files of the run on a disk."""
     run = texts.parent / "run"
     ask_owt("import", run, texts, "--num_shards", 2, "--workers", 1)
     ask_owt("run", run, *_OPTIONS)
@@ -44,7 +44,7 @@ def on_disk(texts: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def way(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingWay]:
-    """The way to a bucket `bucket`, on which nothing fails yet."""
+    """Serve the way to a bucket `bucket`, on which nothing fails yet."""
     forget_processes()
     with s3_bucket():
         server = urlsplit(os.environ["AWS_ENDPOINT_URL"])
@@ -80,9 +80,9 @@ def test_a_run_behind_a_failing_proxy_is_one_line_and_continues(
     ask_owt("import", "s3://bucket/run", texts, "--num_shards", 2, "--workers", 1)
     way.failures = (failure,)
     way.goes_down_at = way.num_requests + num_requests
-    said = ask_owt("run", "s3://bucket/run", *_OPTIONS, code=1)
+    output = ask_owt("run", "s3://bucket/run", *_OPTIONS, code=1)
     assert way.is_down
-    (line,) = (line for line in said.splitlines() if line.startswith("owt: error: "))
+    (line,) = (line for line in output.splitlines() if line.startswith("owt: error: "))
     assert "s3://bucket" in line
     assert "while running" not in line
     way.goes_down_at = 1 << 30

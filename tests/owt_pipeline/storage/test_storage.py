@@ -25,7 +25,9 @@ from owt_pipeline.storage.folder import Storage, at_once, describe_source, expan
 
 
 class TestStorage:
-    def test_what_was_written_is_read_listed_and_deleted(self, folder: Storage, place: str) -> None:
+    def test_files_that_were_written_are_read_listed_and_deleted(
+        self, folder: Storage, place: str
+    ) -> None:
         assert folder.list() == []
         for name in ("part-00000.warc.gz", "a/b/part.parquet", "plain.zst"):
             folder.write(name, b"content" * 1000)
@@ -249,7 +251,7 @@ def test_a_folder_of_a_run_may_be_a_link_to_another_disk(tmp_path: Path) -> None
     "uri",
     ["ftp://host/folder", "hdfs://host/folder", "abfs://c/f", "S3://b/f", "gcs://b/f", "s3:/b"],
 )
-def test_an_unknown_scheme_says_which_are_known(uri: str) -> None:
+def test_an_unknown_scheme_is_an_error_with_the_known_ones(uri: str) -> None:
     with pytest.raises(
         UserError, match=r"unknown scheme .*; use a local path, gs://, s3:// or az://$"
     ):
@@ -264,8 +266,7 @@ def test_a_file_named_in_two_ways_is_read_once(
     here = str(tmp_path / "x.jsonl")
     assert expand_globs(("x.jsonl", "./x.jsonl", here), "collect") == ["x.jsonl"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"collect: {path} is the same file as x.jsonl, and is read once"
-        for path in ("./x.jsonl", here)
+        f"collect: {path} is the same as x.jsonl, and is read once" for path in ("./x.jsonl", here)
     ]
     caplog.clear()
     assert named_files(("./x.jsonl", "x.jsonl", "*.jsonl"), "import") == (

@@ -145,8 +145,8 @@ def _kept(keep: np.ndarray) -> list[int]:
 def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     """Clear `keep` of sentences that ask for consent in place of embedded content.
 
-    They repeat between other text: the same sentence, or, in elements of another kind than the
-    article's paragraphs, one with no more than the name of the service changed.
+    Such sentences repeat, with other text between them. They are equal; or they are in elements of
+    another kind than the article's paragraphs, and differ only in the name of the service.
     """
     kept_indexes = _kept(keep)
     candidates = _consent_sentences(blocks, kept_indexes)

@@ -403,6 +403,7 @@ def probabilities(forest: Forest, values: np.ndarray) -> np.ndarray:
     parts = []
     for start in range(0, len(values), _MAX_ROWS):
         columns = np.ascontiguousarray(values[start : start + _MAX_ROWS].T)
+        # The table begins at log-odds of -16. Scores beyond its ends get the values at the ends.
         steps = (forest.scores(columns) + 16 * SCALE) // _STEP
         parts.append(_PROBABILITIES.take(steps, mode="clip"))
     return np.concatenate(parts)

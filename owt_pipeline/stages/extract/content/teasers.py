@@ -9,8 +9,12 @@ Those below the last paragraph of an article, within its element, have a date or
 A list of offers on a page that is a list has the same form. So teasers are left out only next to an
 article: most of the page's prose is in one element, they are outside it and not between the page's
 title and it, and few have a price. The introduction of a list may be as long as a short article, so
-the page has to declare an article, or to have an `<article>` without them, or five paragraphs or
-more below a title that does not head them, too.
+one of three more conditions has to hold:
+
+- The page's metadata declares an article.
+- An `<article>` contains the prose, but not the teasers.
+- The prose has five paragraphs or more, and the element with the title does not contain the
+  teasers.
 """
 
 from __future__ import annotations
@@ -35,14 +39,14 @@ from owt_pipeline.stages.extract.html.blocks import (
 # An introduction of a list has few paragraphs, and the title of the list may be above both.
 _MIN_PARAGRAPHS_OF_ARTICLE = 5
 _MIN_TEASERS = 5
-# The linked share of a title.
+# A block is a title if links make up at least this share of its characters.
 _MIN_LINKED_SHARE = 0.8
-# The words next to a title.
+# A teaser has at most this many words besides its titles.
 _MAX_SENTENCE_WORDS = 40
 _MAX_SHARE_WITH_PRICE = 0.3
 _PRICE = re.compile(r"[$€£¥₹]\s?\d|\d\s?(?:[€£¥₹]|kr\b|zł|Kč|USD\b|EUR\b|CHF\b)")
 _DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
-# Containers around a block that may be an item.
+# A teaser's element is at most this many containers above its blocks.
 _MAX_DEPTH = 8
 
 

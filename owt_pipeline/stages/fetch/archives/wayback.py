@@ -219,11 +219,12 @@ class WaybackClient(ArchiveClient):
 
 
 def parse_captures(body: bytes, canonical: str) -> list[Capture]:
-    """Return the captures of the URL `canonical` in an index' response.
+    """Return the captures of the URL `canonical` in the response of a CDX index.
 
-    A place is the archive's file and the offset there, or the time if these are unknown. Captures
-    of unknown content type may be pages, too. Malformed rows, such as a last line that is cut off,
-    are skipped. Raises RequestError for a response that is not a CDX index'.
+    A capture's place is the archive's file and the offset there, or the time if these are unknown.
+    Captures of unknown content type are returned, too, since they may be pages. Malformed rows,
+    such as a last line that is cut off, are skipped. Raises RequestError if the response does not
+    have the form of a CDX index.
     """
     captures = []
     for row in _rows(body):

@@ -101,6 +101,8 @@ class Client:
         )
         self._resolver = RuledResolver(self._addresses, min(CONNECT_SECONDS, options.timeout))
         self.num_remembered = _HOSTS_PER_CONNECTION * options.connections + _OTHER_HOSTS
+        # The requests to a host follow each other.
+        self._route = lru_cache(2 * options.connections)(self._find_route)
         self._session = self._new_session()
         # Once, since it goes through all variables.
         self._proxies = urllib.request.getproxies_environment()
@@ -162,7 +164,7 @@ class Client:
         Raises:
           RequestError: there is no usable response.
         """
-        proxy = self._route(url)
+        proxy = self._route(url.scheme, url.raw_host or "", url.port or 0)
         while (wait := gate.next_turn - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         gate.begin()
@@ -183,7 +185,7 @@ class Client:
                 timeout=_timeout(seconds, CONNECT_SECONDS, SILENCE_SECONDS),
             )
             has_head = True
-            received = await _receive(response, url, max_bytes, stop, cut)
+            received = await _receive(response, url, max_bytes, stop, cut, started, exchange)
             if proxy is not None:
                 check_proxy(received.status, received.headers)
             if not encoded:
@@ -198,8 +200,7 @@ class Client:
         finally:
             # The task may be kept, and with it all that it knows of the connection.
             _exchange.reset(token)
-        ms = round((time.monotonic() - started) * 1000)
-        return received._replace(ms=ms, address="" if proxy else exchange.address)
+        return received
 
     def _open_socket(self, info: AddrInfo) -> socket.socket:
         """Return a socket for an address that may be connected to, or for the proxy's.
@@ -218,17 +219,15 @@ class Client:
         exchange.is_fresh = True
         return socket.socket(*info[:3])
 
-    def _route(self, url: URL) -> URL | None:
+    def _find_route(self, scheme: str, host: str, port: int) -> URL | None:
         """Return the proxy for a URL; None for a direct connection.
 
         Raises RequestError for a port or a name that is not allowed.
         """
-        host = url.raw_host or ""
-        port = url.port or 0
         # A rule of --resolve permits its address and every port.
         if self._addresses.rule(host) is not None:
             return None
-        proxy = self._proxy(url.scheme, f"{host}:{port}")
+        proxy = self._proxy(scheme, f"{host}:{port}")
         try:
             self._addresses.check_port(host, port)
             # The proxy resolves other names, in a network of its operator's.
@@ -265,10 +264,17 @@ def _timeout(total: float, connect: float, silence: float) -> aiohttp.ClientTime
 
 
 async def _receive(
-    response: aiohttp.ClientResponse, url: URL, max_bytes: int, stop: Stop, cut: bool
+    response: aiohttp.ClientResponse,
+    url: URL,
+    max_bytes: int,
+    stop: Stop,
+    cut: bool,
+    started: float,
+    exchange: Exchange,
 ) -> HttpResponse:
     """Return the response with its body as sent, without its transfer encoding.
 
+    `started` is when the request began, in `time.monotonic` seconds.
     The connection can be used again if all of it was read. Raises BadMessage, TooLarge, and
     aiohttp's errors.
     """
@@ -293,8 +299,9 @@ async def _receive(
             headers,
             _head(response, raw_headers),
             body,
-            ms=0,
+            ms=round((time.monotonic() - started) * 1000),
             truncated=is_truncated,
+            address="" if exchange.is_proxied else exchange.address,
         )
     finally:
         if not response.content.at_eof():

@@ -19,7 +19,7 @@ from owt_pipeline.stages.fetch.web.politeness import RequestError
 from schemas import Reason
 
 ROBOTS_BYTES = 500 << 10
-"""How much of a robots.txt is parsed; RFC 9309 (2.5) asks for at least this much."""
+"""Bytes of a robots.txt that are parsed. RFC 9309 (2.5) requires at least this many."""
 
 # RFC 9309, 2.3.1.2: "at least five consecutive redirects".
 _MAX_REDIRECTS = 5
@@ -60,8 +60,8 @@ class Robots:
     """A host's robots.txt.
 
     Attributes:
-      rules: its rules; None if everything is allowed.
-      ban: why nothing may be fetched; None if the rules count.
+      rules: its rules; None if everything is allowed, or if there is a ban.
+      ban: the error of each URL of the host, if nothing may be fetched; otherwise None.
       read_at: when it was read, in `time.monotonic` seconds.
     """
 
@@ -83,8 +83,10 @@ class Robots:
 
 
 class RobotsCache:
-    """The robots.txt of origins, kept for a day; the one that has been unused for the longest is
-    dropped first."""
+    """The robots.txt of origins, each kept for at most a day.
+
+    If there are too many, the robots.txt that has not been used for the longest time is dropped.
+    """
 
     def __init__(self, get: Get, max_origins: int, agent: str):
         """Return a cache of the robots.txt of `max_origins`; `agent` is our name in them."""
@@ -147,9 +149,9 @@ def _name_for(agent: str, value: str) -> str:
 async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
     """Return the robots.txt of `origin`, whose lines for `agent` name it exactly.
 
-    By RFC 9309, everything is allowed without one (4xx), nothing if it cannot be read. If the host
-    itself cannot be reached, or answers 429, that is the reason of the ban, so that its pages do
-    not count as forbidden.
+    By RFC 9309, a missing file (4xx) allows everything, and a file that cannot be read allows
+    nothing. If the host itself cannot be reached or responds with 429, the ban has that reason
+    instead, so that the host's pages do not count as forbidden.
     """
     url = origin.with_path("/robots.txt")
     read_at = time.monotonic()
