@@ -36,7 +36,7 @@ trainer             9.5       12       15        4      1.5       25       70   
 schemas             9.5       12       15        4      1.5       25       70       10       11
 dags                9.5       12       15        4      1.5       25       70       10        5
 benchmarks          9.5       12       15        4      1.5       25       70       10        5
-tests               9.0       14        9        3        2       12       85        6        6
+tests               9.0     13.5      8.5        1        1       15       90        3        4
 """
 MINIMUMS = {"comments", "verb"}
 

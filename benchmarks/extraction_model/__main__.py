@@ -21,6 +21,7 @@ from .labelled_pages import digests, read_labelled
 
 
 def main() -> None:
+    """Fit the model and write it."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.extraction_model", description=__doc__
     )
@@ -36,20 +37,22 @@ def main() -> None:
         metavar="FILE",
         help="keep features in this file, or take them from it",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N")  # of the packaged model
+    # The packaged model is that of seed 0.
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
     arguments = parser.parse_args()
     data = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     try:
         for name, digest in digests(data).items():
             print(f"{digest}  {name}")
-        found = examples(read_labelled(data), arguments.cache)
+        labelled = examples(read_labelled(data), arguments.cache)
     except FileNotFoundError as error:
         sys.exit(
-            f"{error.filename}: no such file; DATA is the folder with the labelled pages "
+            f"{error.filename}: no such file; name the folder with the labelled pages as DATA "
             f"(docs/benchmarks/figures.md)"
         )
-    print(f"{len(found):,} pages, {sum(len(example.label) for example in found):,} blocks")
-    write(fit_model(found, arguments.seed), arguments.model)
+    num_blocks = sum(len(example.label) for example in labelled)
+    print(f"{len(labelled):,} pages, {num_blocks:,} blocks")
+    write(fit_model(labelled, arguments.seed), arguments.model)
     print(f"{hashlib.sha256(arguments.model.read_bytes()).hexdigest()}  {arguments.model.name}")
 
 

@@ -1,19 +1,20 @@
-"""Compare extraction with that of the last release, on pages that neither was fitted on.
+"""Compare extraction with the last release, on pages that neither of them was fitted on.
 
     python -m benchmarks.extraction_model.gate DATA [--folds N ...] [--seeds N ...] [--cache FILE]
     python -m benchmarks.extraction_model.gate DATA --store     # at a release
 
 Models are fitted on two thirds of the hosts and judged on the last third, for each of FOLDS and
-SEEDS, as those of the release were. Every page is compared with itself: a difference is the mean
-over the pages, and its deviation follows from how much the pages differ. Small losses of several
-commits add up here, where a comparison with the last commit would pass each of them.
+SEEDS. The models of the release were fitted in the same way. Every page is compared with itself: a
+difference is the mean over the pages, and its deviation follows from how much the pages differ.
+Small losses of several commits add up here, where a comparison with the last commit would pass each
+of them.
 
-The log loss of the blocks (`loss.py`) is compared in the same way, for changes of features: it
-tells two models apart by fewer pages than their texts do, and fails nothing.
+The log loss of the blocks (`loss.py`) is compared in the same way, for changes of features. It
+shows a difference of two models on fewer pages than their texts do. It fails nothing.
 
-`release.npz` holds for every page the first 8 bytes of the SHA-256 of its set and URL, and for each
-seed three counts: words (snippets, 4-grams) in common, in the text, in the truth; and, from the
-next release on, the log loss. It holds no text.
+`release.npz` holds for every page the first 8 bytes of the SHA-256 of its set and URL. For each
+seed it has the numbers of words (snippets, 4-grams) in common, in the text and in the truth. From
+the next release on it has the log loss, too. It holds no text.
 
 Exits 1 if WCXB's pages or its articles lose more than 1.5 deviations of F1, or if the junk of the
 articles rises by more than .003.
@@ -42,7 +43,7 @@ MAX_DEVIATIONS_LOST = 1.5
 MAX_JUNK_GAINED = 0.003
 
 Counts = dict[int, np.ndarray]
-"""For each seed an array (pages, 3): shared, found and wanted."""
+"""For each seed an array (pages, 3): in common, in the text and in the truth."""
 Losses = dict[int, np.ndarray]
 """For each seed an array (pages)."""
 
@@ -69,20 +70,21 @@ class Change:
 
     @property
     def faults(self) -> list[str]:
-        """What the gate rejects, as sentences."""
-        found = []
-        lost = self.before - self.after
-        if self.name in ("wcxb", "wcxb article") and lost > MAX_DEVIATIONS_LOST * self.deviation:
-            found.append(
-                f"{self.name} lost {lost:.4f} of F1, more than {MAX_DEVIATIONS_LOST} deviations of "
-                f"{self.deviation:.4f}"
+        """The reasons for which the gate rejects the change, as sentences."""
+        sentences = []
+        f1_lost = self.before - self.after
+        is_judged = self.name in ("wcxb", "wcxb article")
+        if is_judged and f1_lost > MAX_DEVIATIONS_LOST * self.deviation:
+            sentences.append(
+                f"{self.name} lost {f1_lost:.4f} of F1, more than {MAX_DEVIATIONS_LOST} deviations "
+                f"of {self.deviation:.4f}"
             )
-        gained = self.junk_after - self.junk_before
-        if self.name == "wcxb article" and gained > MAX_JUNK_GAINED:
-            found.append(
-                f"the junk of {self.name} rose by {gained:.4f}, more than {MAX_JUNK_GAINED}"
+        junk_gained = self.junk_after - self.junk_before
+        if self.name == "wcxb article" and junk_gained > MAX_JUNK_GAINED:
+            sentences.append(
+                f"the junk of {self.name} rose by {junk_gained:.4f}, more than {MAX_JUNK_GAINED}"
             )
-        return found
+        return sentences
 
     def __str__(self) -> str:
         return (
@@ -99,7 +101,8 @@ def compare(pages: Sequence[LabelledPage], before: Counts, after: Counts) -> lis
         old = np.stack([before[seed][indexes] for seed in after])
         new = np.stack([after[seed][indexes] for seed in after])
         # The mean over seeds first: pages are independent of each other, seeds of a page are not.
-        old_f1, new_f1 = _page_f1(old).mean(axis=0), _page_f1(new).mean(axis=0)
+        old_f1 = _page_f1(old).mean(axis=0)
+        new_f1 = _page_f1(new).mean(axis=0)
         deviation = float(np.std(new_f1 - old_f1) / np.sqrt(len(indexes)))
         changes.append(
             Change(
@@ -117,16 +120,16 @@ def compare(pages: Sequence[LabelledPage], before: Counts, after: Counts) -> lis
 
 def _page_f1(counts: np.ndarray) -> np.ndarray:
     """Return the F1 of each page (seeds, pages); a page without text and truth has 1."""
-    shared, found, wanted = np.moveaxis(counts, -1, 0)
-    sizes = found + wanted
-    f1: np.ndarray = np.where(sizes > 0, 2 * shared / np.maximum(sizes, 1), 1.0)
+    common, in_text, in_truth = np.moveaxis(counts, -1, 0)
+    sizes = in_text + in_truth
+    f1: np.ndarray = np.where(sizes > 0, 2 * common / np.maximum(sizes, 1), 1.0)
     return f1
 
 
 def _junk(counts: np.ndarray) -> float:
-    """Return the share of all found words that are not wanted."""
-    shared, found, _ = counts.reshape(-1, 3).sum(axis=0)
-    return float(1 - shared / found) if found else 0.0
+    """Return the share of the words of all texts that do not belong to the main text."""
+    num_common, num_in_texts, _ = counts.reshape(-1, 3).sum(axis=0)
+    return float(1 - num_common / num_in_texts) if num_in_texts else 0.0
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class HeldOut:
 
 def judge_held_out(
     pages: Sequence[LabelledPage],
-    known: Sequence[Example],
+    labelled: Sequence[Example],
     folds: Sequence[int],
     seeds: Sequence[int],
 ) -> HeldOut:
@@ -158,9 +161,9 @@ def judge_held_out(
     for seed in seeds:
         texts: dict[str, str] = {}
         loss_by_url: dict[str, float] = {}
-        for fold, model in held_out_models(known, split, folds, seed):
+        for fold, model in held_out_models(labelled, split, folds, seed):
             texts.update(extracted(model, [page for page in judged if split(page) == fold]))
-            for example in known:
+            for example in labelled:
                 if split(example.page) == fold:
                     loss_by_url[example.page.url] = page_loss(model, example)
         rows = [count_shared(page, texts.get(page.url, "")) for page in judged]
@@ -176,9 +179,9 @@ def _digest(page: LabelledPage) -> int:
 
 def store(results: HeldOut, path: Path) -> None:
     """Write the results of a release."""
-    arrays = {f"seed_{seed}": of_seed for seed, of_seed in results.counts.items()}
-    for seed, of_seed in results.losses.items():
-        arrays[f"loss_{seed}"] = of_seed.astype(np.float32)
+    arrays = {f"seed_{seed}": counts for seed, counts in results.counts.items()}
+    for seed, losses in results.losses.items():
+        arrays[f"loss_{seed}"] = losses.astype(np.float32)
     arrays["pages"] = np.array([_digest(page) for page in results.pages], dtype=np.uint64)
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
@@ -208,6 +211,7 @@ def read_release(pages: Sequence[LabelledPage], seeds: Sequence[int], path: Path
 
 
 def main() -> int:
+    """Print the changes since the release; return 1 if the gate rejects one."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.extraction_model.gate",
         description=(__doc__ or "").split("\n")[0],
@@ -217,13 +221,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), metavar="N")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="of features, as in fitting")
     parser.add_argument(
-        "--store", action="store_true", help="store these results as those of the last release"
+        "--store", action="store_true", help="store these results as the last release"
     )
     arguments = parser.parse_args()
     web = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     pages = read_labelled(web)
-    known = examples(pages, arguments.cache)
-    after = judge_held_out(pages, known, arguments.folds, arguments.seeds)
+    labelled = examples(pages, arguments.cache)
+    after = judge_held_out(pages, labelled, arguments.folds, arguments.seeds)
     if arguments.store:
         store(after, RELEASE)
     try:

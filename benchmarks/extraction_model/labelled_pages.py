@@ -35,9 +35,8 @@ FILES = {
     "trafilatura": ("trafilatura-eval-dev.jsonl.gz",),
     "readability": ("readability-pages.jsonl.gz",),
 }
-_FILE_OF_HOST = re.compile(
-    r"(?<=\.[a-z]{2})-.*|(?<=\.[a-z]{3})-.*"
-)  # some pages are named HOST-WORDS.html
+# Some pages are named HOST-WORDS.html instead of having a URL.
+_FILE_OF_HOST = re.compile(r"(?<=\.[a-z]{2})-.*|(?<=\.[a-z]{3})-.*")
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,14 @@ class LabelledPage:
     @property
     def host(self) -> str:
         """The site of a page, which decides its fold, since pages of a site share their markup."""
+        # Pages of Readability have a name with a number.
         if self.set == "readability":
             return self.url.rstrip("-0123456789")
         host = urlsplit(self.url).hostname or self.url.partition("/")[0]
         return _FILE_OF_HOST.sub("", host.removeprefix("www."))
 
     def fold(self, folds: int, seed: int = 0) -> int:
-        """The fold of a host, from 0 to `folds` - 1."""
+        """Return the fold of the page's host, from 0 to `folds` - 1."""
         return zlib.crc32(f"{seed} {self.host}".encode()) % folds
 
 
@@ -85,62 +85,71 @@ def groups_of(pages: Sequence[LabelledPage]) -> dict[str, list[int]]:
 
 
 def read_labelled(folder: Path, sets: tuple[str, ...] = SETS) -> list[LabelledPage]:
-    """The pages of `sets` in `folder`, which holds FILES; raises FileNotFoundError."""
+    """Return the pages of `sets` in `folder`, which holds FILES; raises FileNotFoundError."""
     readers: dict[str, Callable[..., Iterator[LabelledPage]]]
     readers = {"wcxb": _wcxb, "trafilatura": _trafilatura, "readability": _readability}
-    return [
-        page for name in sets for page in readers[name](*(folder / file for file in FILES[name]))
-    ]
+    pages: list[LabelledPage] = []
+    for name in sets:
+        paths = [folder / file for file in FILES[name]]
+        pages += readers[name](*paths)
+    return pages
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of each of FILES in `folder`."""
-    names = [name for files in FILES.values() for name in files]
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    """Return the SHA-256 of each of FILES in `folder`."""
+    digest_by_name = {}
+    for names in FILES.values():
+        for name in names:
+            data = (folder / name).read_bytes()
+            digest_by_name[name] = hashlib.sha256(data).hexdigest()
+    return digest_by_name
 
 
 def _wcxb(warc: Path, truth: Path) -> Iterator[LabelledPage]:
+    body_by_url = {}
     with open(warc, "rb") as file:
-        bodies = {
-            record.headers["WARC-Target-URI"]: record.reader.read()
-            for record in ArchiveIterator(file, record_types=WarcRecordType.response)
-        }
+        for record in ArchiveIterator(file, record_types=WarcRecordType.response):
+            body_by_url[record.headers["WARC-Target-URI"]] = record.reader.read()
     for row in _rows(truth):
-        markup = decode(bodies[row["url"]], "utf-8")[0]
+        markup, *_ = decode(body_by_url[row["url"]], "utf-8")
         yield LabelledPage(
-            "wcxb",
-            row["url"],
-            markup,
-            row["page_type"],
-            row["main_content"],
-            tuple(row["with"]),
-            tuple(row["without"]),
+            set="wcxb",
+            url=row["url"],
+            html=markup,
+            kind=row["page_type"],
+            truth=row["main_content"],
+            wanted=tuple(row["with"]),
+            unwanted=tuple(row["without"]),
         )
 
 
 def _trafilatura(path: Path) -> Iterator[LabelledPage]:
     for row in _rows(path):
+        # Some URLs have the name of a file and two colons before them.
         url = row["url"].partition("::")[2] or row["url"]
         yield LabelledPage(
-            "trafilatura",
-            url,
-            row["html"],
-            "trafilatura",
-            None,
-            tuple(row["with"]),
-            tuple(row["without"]),
+            set="trafilatura",
+            url=url,
+            html=row["html"],
+            kind="trafilatura",
+            wanted=tuple(row["with"]),
+            unwanted=tuple(row["without"]),
         )
 
 
 def _readability(path: Path) -> Iterator[LabelledPage]:
     for row in _rows(path):
         yield LabelledPage(
-            "readability", row["name"], row["html"], "readability", _text(row["expected_html"])
+            set="readability",
+            url=row["name"],
+            html=row["html"],
+            kind="readability",
+            truth=_text(row["expected_html"]),
         )
 
 
 def _text(markup: str) -> str:
-    """All text of clean HTML, with a space where a block-level element begins or ends."""
+    """Return all text of clean HTML, with a space where a block-level element begins or ends."""
     pieces: list[str] = []
 
     def walk(element: etree._Element) -> None:

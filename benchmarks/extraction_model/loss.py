@@ -1,7 +1,7 @@
 """The log loss of a model's blocks: a finer measure of features than the F1 of texts.
 
-The F1 of one fit moves by .004 with the borders of its bins alone, since a block is kept or not.
-The log loss moves with every probability, so two models can be told apart by fewer pages.
+The F1 of one fit moves by .004 if only the borders of its bins change, since a block is kept or
+not. The log loss moves with every probability, so fewer pages show a difference of two models.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class LossChange:
         )
 
 
-def page_loss(model: Model, known: Example) -> float:
+def page_loss(model: Model, labelled: Example) -> float:
     """Return the mean log loss of a page's blocks, by their weights."""
-    p, _ = model.judge(known.view)
+    p, _ = model.judge(labelled.view)
     p = np.clip(p, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
-    losses = -known.label * np.log(p) - (1 - known.label) * np.log(1 - p)
-    return float((known.weight * losses).sum())
+    losses = -labelled.label * np.log(p) - (1 - labelled.label) * np.log(1 - p)
+    return float((labelled.weight * losses).sum())
 
 
 def compare_losses(
@@ -68,7 +68,7 @@ def compare_losses(
     changes = []
     # The mean over seeds first: pages are independent of each other, seeds of a page are not.
     loss_after = after.mean(axis=0)
-    loss_before = None if before is None else before.mean(axis=0)
+    loss_before = before.mean(axis=0) if before is not None else None
     for name, indexes in groups_of(pages).items():
         new = loss_after[indexes]
         if loss_before is None:
@@ -78,7 +78,8 @@ def compare_losses(
             continue
         old = loss_before[indexes]
         is_known = ~np.isnan(new - old)
-        old, new = old[is_known], new[is_known]
+        old = old[is_known]
+        new = new[is_known]
         deviation = float(np.std(new - old) / np.sqrt(len(new)))
         changes.append(LossChange(name, len(new), float(old.mean()), float(new.mean()), deviation))
     return changes

@@ -37,19 +37,19 @@ def read_news(folder: Path) -> list[LabelledPage]:
 
 def score_news(pages: Sequence[LabelledPage], texts: Sequence[str]) -> Mapping[str, float]:
     """Return `f1`, and `junk` and `lost` pooled over the pages; `texts` are in order of `pages`."""
-    counts = np.array(
-        [_count_shared(text, page.truth or "") for page, text in zip(pages, texts, strict=True)]
-    )
-    shared, found, wanted = counts.T
+    rows = []
+    for page, text in zip(pages, texts, strict=True):
+        rows.append(_count_shared(text, page.truth or ""))
+    common, in_text, in_truth = np.array(rows).T
     return {
-        "f1": float(np.mean(2 * shared / np.maximum(found + wanted, 1))),
-        "junk": float(1 - shared.sum() / max(found.sum(), 1)),
-        "lost": float(1 - shared.sum() / max(wanted.sum(), 1)),
+        "f1": float(np.mean(2 * common / np.maximum(in_text + in_truth, 1))),
+        "junk": float(1 - common.sum() / max(in_text.sum(), 1)),
+        "lost": float(1 - common.sum() / max(in_truth.sum(), 1)),
     }
 
 
 def _count_shared(text: str, truth: str) -> tuple[int, int, int]:
     """Return the numbers of words in common, in the text and in the truth."""
-    found = Counter(_WORD.findall(text.lower()))
-    wanted = Counter(_WORD.findall(truth.lower()))
-    return (found & wanted).total(), found.total(), wanted.total()
+    text_counts = Counter(_WORD.findall(text.lower()))
+    true_counts = Counter(_WORD.findall(truth.lower()))
+    return (text_counts & true_counts).total(), text_counts.total(), true_counts.total()

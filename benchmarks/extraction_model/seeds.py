@@ -27,6 +27,7 @@ FIGURES = ("f1", "junk", "lost")
 
 
 def main() -> None:
+    """Print the figures of each seed, and their means and deviations."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.extraction_model.seeds",
         description=(__doc__ or "").split("\n")[0],
@@ -37,27 +38,32 @@ def main() -> None:
     parser.add_argument("--models", type=Path, metavar="DIR", help="keep the models in this folder")
     arguments = parser.parse_args()
     web = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
-    pages, news = read_labelled(web), read_news(web)
-    known = examples(pages, arguments.cache)
+    pages = read_labelled(web)
+    news = read_news(web)
+    labelled = examples(pages, arguments.cache)
     rows = []
     for seed in arguments.seeds:
-        scores = score(pages, held_out_texts(pages, known, by_host(), seed))
-        model = fit_model(known, seed)
+        scores = score(pages, held_out_texts(pages, labelled, by_host(), seed))
+        model = fit_model(labelled, seed)
         if arguments.models:
             write(model, arguments.models / f"seed_{seed}.npz")
-        of_news = score_news(news, [text for _, text in extracted(model, news)])
-        row = [[getattr(scores[name], figure) for figure in FIGURES] for name in SHOWN]
-        row.append([of_news[figure] for figure in FIGURES])
+        news_texts = [text for _, text in extracted(model, news)]
+        news_scores = score_news(news, news_texts)
+        row = []
+        for name in SHOWN:
+            row.append([getattr(scores[name], figure) for figure in FIGURES])
+        row.append([news_scores[figure] for figure in FIGURES])
         rows.append(row)
-        print_row(f"seed {seed}", [" ".join(f"{figure:.4f}" for figure in of) for of in row])
-    means, deviations = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
+        cells = [" ".join(map("{:.4f}".format, figures)) for figures in row]
+        print_row(f"seed {seed}", cells)
+    means = np.mean(rows, axis=0)
+    deviations = np.std(rows, axis=0, ddof=1)
     print_row("F1, junk, lost", (*SHOWN, SET))
     print("|---" * (len(SHOWN) + 2) + "|")
     for number, figure in enumerate(FIGURES):
-        cells = [
-            f"{mean:.4f} ±{deviation:.4f}"
-            for mean, deviation in zip(means[:, number], deviations[:, number], strict=True)
-        ]
+        cells = []
+        for mean, deviation in zip(means[:, number], deviations[:, number], strict=True):
+            cells.append(f"{mean:.4f} ±{deviation:.4f}")
         print_row(figure, cells)
 
 

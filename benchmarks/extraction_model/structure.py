@@ -1,12 +1,11 @@
-"""The structure of a page's main text: what an extractor's Markdown keeps of the HTML that is
-known for it.
+"""Compares the structure of an extractor's Markdown with the known HTML of a page's main text.
 
 The HTML of the main part and the Markdown (parsed by markdown-it, CommonMark with tables) are split
 into pieces:
 
     headings    their words
-    items       the words of a list's item alone
-    cells       the words of a table's cell
+    items       the words of an item of a list, without lists in it
+    cells       the words of a cell of a table
     rows        all cells of a row, in order
     code        a line of preformatted text, with its indentation, letter by letter
 
@@ -33,87 +32,106 @@ from owt_pipeline.stages.extract.html.rendering import markdown
 
 KINDS = ("headings", "items", "cells", "rows", "code")
 WORD = re.compile(r"\w+")
-NOTE = re.compile(
-    r"^\[\^[^\]\s]+\]:", re.MULTILINE
-)  # of GitHub's Markdown: an item of the list of notes
+# A note of GitHub's Markdown: an item of the list of notes.
+NOTE = re.compile(r"^\[\^[^\]\s]+\]:", re.MULTILINE)
 HAND_WRITTEN = re.compile(r"\s*[-+*•–]\s")
-LISTS = ("ul", "ol")
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+# Elements in an item of a list whose text is not the item's own.
+PARTS_OF_ITEM = ("ul", "ol", "pre", "table", *HEADINGS)
+# Tables with longer cells are layouts.
+MAX_CELL_CHARS = 800
 INLINE = (
     "a abbr b bdi cite code em i font kbd q s small span strike strong sub sup time tt u var"
 ).split()
 
 Pieces = dict[str, Counter[Any]]
-"""Pieces by kind; `neither` are for no score."""
+"""Pieces by kind. `neither` are ignored: they may be items or not."""
 
 
 def readability_pages(folder: Path) -> list[dict[str, Any]]:
-    """Mozilla Readability's test pages, with the HTML of their main part and their metadata."""
+    """Return Mozilla Readability's test pages, with the HTML of their main part and metadata."""
     with gzip.open(folder / "readability-pages.jsonl.gz", "rt", encoding="utf-8") as lines:
         return list(map(json.loads, lines))
 
 
 def main_part(page: dict[str, Any]) -> str:
-    """The known main part as a page of its own, so that no choice of blocks is involved."""
+    """Return the known main part as a page of its own, so that no block has to be chosen."""
     return f"<html><body><article>{page['expected_html']}</article></body></html>"
 
 
 def ours_without_choice(page: str) -> str:
+    """Return the Markdown of all blocks of a page."""
     return markdown(read_page(page, leaves_navigation=False).blocks)
 
 
 def kept_and_right(
-    wanted: Sequence[Pieces], found: Sequence[Pieces]
+    truths: Sequence[Pieces], written: Sequence[Pieces]
 ) -> dict[str, tuple[float, float]]:
-    """By kind, the share of the HTML's pieces that are found, and of found pieces that are in
-    the HTML."""
+    """Return two shares by kind, for the pieces of pages' HTML and of their Markdown.
+
+    The first is the share of the HTML's pieces that are in the Markdown, the second the share of
+    the Markdown's pieces that are in the HTML.
+    """
     shares = {}
     for kind in KINDS:
-        both = sum(
-            (truth[kind] & given[kind]).total() for truth, given in zip(wanted, found, strict=True)
-        )
-        given_pieces = sum(
-            (given[kind] - (truth["neither"] if kind == "items" else Counter())).total()
-            for truth, given in zip(wanted, found, strict=True)
-        )
-        shares[kind] = (
-            both / max(1, sum(truth[kind].total() for truth in wanted)),
-            both / max(1, given_pieces),
-        )
+        num_shared = 0
+        num_written = 0
+        for of_html, of_markdown in zip(truths, written, strict=True):
+            num_shared += (of_html[kind] & of_markdown[kind]).total()
+            ignored = of_html["neither"] if kind == "items" else Counter()
+            num_written += (of_markdown[kind] - ignored).total()
+        num_true = sum(of_html[kind].total() for of_html in truths)
+        shares[kind] = num_shared / max(1, num_true), num_shared / max(1, num_written)
     return shares
 
 
 def pieces_of_html(text: str) -> Pieces:
-    """The pieces of a page's main part, read from its HTML and nothing of ours."""
+    """Return the pieces of a page's main part, read from its HTML without our reader."""
     root = html.fromstring(f"<div>{text}</div>")
     for element in list(root.iter("script", "style", "svg", "button")):
         element.drop_tree()
     pieces = empty()
-    for element in root.iter("h1", "h2", "h3", "h4", "h5", "h6"):
+    for element in root.iter(*HEADINGS):
         add(pieces, "headings", heading("".join(element.itertext())))
     for element in root.iter("li"):
         add(pieces, "items", words("".join(own_text(element))))
     for element in root.iter("p", "div", "dd", "td"):
-        lines = "".join(
-            "\n" if piece is None else piece for piece in texts_and_breaks(element)
-        ).split("\n")
-        by_hand = [line for line in lines if element.get("id") or HAND_WRITTEN.match(line)]
-        pieces["neither"].update({words(line): len(lines) for line in by_hand if words(line)})
+        add_hand_written(pieces, element)
     pieces["neither"] -= pieces["items"]
     for table in root.iter("table"):
-        rows = [
-            [words(" ".join(cell.itertext())) for cell in row if cell.tag in ("td", "th")]
-            for row in table.iter("tr")
-        ]
+        rows = rows_of(table)
         if is_data(table, rows):
             add_rows(pieces, rows)
     for element in root.iter("pre"):
-        if not any(above.tag == "pre" for above in element.iterancestors()):
+        if not any(ancestor.tag == "pre" for ancestor in element.iterancestors()):
             add_code(pieces, "".join(lines_of(element)))
     return pieces
 
 
+def add_hand_written(pieces: Pieces, element: etree._Element) -> None:
+    """Add to `neither` the lines of an element that may be items: written by hand, or notes."""
+    text = "".join("\n" if piece is None else piece for piece in texts_and_breaks(element))
+    lines = text.split("\n")
+    num_by_line = {}
+    for line in lines:
+        is_item = element.get("id") or HAND_WRITTEN.match(line)
+        if is_item and (line_words := words(line)):
+            # Markdown has a line of the element this often at most.
+            num_by_line[line_words] = len(lines)
+    pieces["neither"].update(num_by_line)
+
+
+def rows_of(table: etree._Element) -> list[list[str]]:
+    """Return the words of each cell of each row."""
+    rows = []
+    for row in table.iter("tr"):
+        cells = [cell for cell in row if cell.tag in ("td", "th")]
+        rows.append([words(" ".join(cell.itertext())) for cell in cells])
+    return rows
+
+
 def texts_and_breaks(element: etree._Element) -> Iterator[str | None]:
-    """The texts below an element, None for each line break."""
+    """Yield the texts below an element, and None for each line break."""
     for event, below in etree.iterwalk(element, events=("start", "end")):
         if event == "start":
             yield None if below.tag == "br" else (below.text or "").replace("\n", " ")
@@ -122,22 +140,23 @@ def texts_and_breaks(element: etree._Element) -> Iterator[str | None]:
 
 
 def is_data(table: etree._Element, rows: list[list[str]]) -> bool:
-    """Two columns and rows at least, no table in a table, no cell of a page's text, and no code
-    with its numbers."""
+    """Return whether a table has data.
+
+    It has two columns and rows or more, no table in it, no cell with a page's text, and no code
+    with its numbers.
+    """
     if any(below.tag in ("table", "pre") for below in table.iterdescendants()):
         return False
-    return (
-        len(rows) > 1
-        and max(map(len, rows)) > 1
-        and max(len(cell) for row in rows for cell in row) < 800
-    )
+    if len(rows) < 2 or max(map(len, rows)) < 2:
+        return False
+    return all(len(cell) < MAX_CELL_CHARS for row in rows for cell in row)
 
 
 def own_text(item: etree._Element) -> Iterator[str]:
-    """The text of an item without that of lists, quotes, tables and code in it."""
+    """Yield the text of an item without the lists, headings, tables and code in it."""
     yield item.text or ""
     for child in item:
-        if child.tag not in (*LISTS, "pre", "table", "h1", "h2", "h3", "h4", "h5", "h6"):
+        if child.tag not in PARTS_OF_ITEM:
             yield from own_text(child)
         if child.tag not in INLINE:
             yield " "
@@ -145,6 +164,7 @@ def own_text(item: etree._Element) -> Iterator[str]:
 
 
 def lines_of(element: etree._Element) -> Iterator[str]:
+    """Yield the text of preformatted text, with a line end before each element that is a line."""
     yield element.text or ""
     for child in element:
         if child.tag == "br":
@@ -157,16 +177,21 @@ def lines_of(element: etree._Element) -> Iterator[str]:
 
 
 def pieces_of_markdown(text: str) -> Pieces:
+    """Return the pieces of a page's Markdown."""
     pieces = empty()
-    for node in SyntaxTreeNode(MARKDOWN.parse(NOTE.sub("-", text))).walk():
+    root = SyntaxTreeNode(MARKDOWN.parse(NOTE.sub("-", text)))
+    for node in root.walk():
         if node.type == "heading":
             add(pieces, "headings", heading(inline_text(node)))
         elif node.type == "list_item":
-            own = [child for child in node.children if child.type in ("paragraph", "blockquote")]
-            add(pieces, "items", words(" ".join(map(inline_text, own))))
+            texts = [child for child in node.children if child.type in ("paragraph", "blockquote")]
+            add(pieces, "items", words(" ".join(map(inline_text, texts))))
         elif node.type == "table":
-            rows = [row.children for part in node.children for row in part.children]
-            add_rows(pieces, [[words(inline_text(cell)) for cell in row] for row in rows])
+            rows = []
+            for part in node.children:
+                for row in part.children:
+                    rows.append([words(inline_text(cell)) for cell in row.children])
+            add_rows(pieces, rows)
         elif node.type in ("fence", "code_block"):
             add_code(pieces, node.content)
     return pieces
@@ -203,9 +228,8 @@ def add_rows(pieces: Pieces, rows: list[list[str]]) -> None:
 
 
 def add_code(pieces: Pieces, text: str) -> None:
-    pieces["code"].update(
-        line.rstrip() for line in text.replace("\xa0", " ").split("\n") if line.strip()
-    )
+    lines = text.replace("\xa0", " ").split("\n")
+    pieces["code"].update([line.rstrip() for line in lines if line.strip()])
 
 
 def heading(text: str) -> str:

@@ -38,12 +38,12 @@ Split = Callable[[LabelledPage], object]
 
 
 def by_host(seed: int = 0) -> Split:
-    """Pages of a host are held out together, in FOLDS parts."""
+    """Return a split in FOLDS parts that holds out the pages of a host together."""
     return lambda page: page.fold(FOLDS, seed + 1000)
 
 
 def by_set(page: LabelledPage) -> str:
-    """Each set is held out completely."""
+    """Return the part of a page in the split that holds out each set completely."""
     return page.set
 
 
@@ -55,8 +55,10 @@ def held_out_texts(
     recipe: Recipe = RECIPE,
     only: Sequence[object] | None = None,
 ) -> dict[str, str]:
-    """Return the text of each page, by a model fitted on the pages of the other parts of `split`
-    (`only` some parts)."""
+    """Return the text of each page, by a model fitted on the pages of the other parts of `split`.
+
+    With `only`, return the texts of the pages of these parts.
+    """
     texts: dict[str, str] = {}
     parts = only or sorted({split(page) for page in pages}, key=str)
     for part, model in held_out_models(examples, split, parts, seed, recipe):
@@ -78,15 +80,15 @@ def held_out_models(
 
 
 def extracted(model: Model, pages: Sequence[LabelledPage]) -> Iterator[tuple[str, str]]:
-    """URL and text of each page."""
+    """Yield the URL and the text of each page."""
     extract = with_model(model, Settings())
     for page in pages:
-        found = extract(Page(page.url, page.html, FETCHED_AT))
-        yield page.url, found.text if found else ""
+        extracted_page = extract(Page(page.url, page.html, FETCHED_AT))
+        yield page.url, "" if extracted_page is None else extracted_page.text
 
 
 _WORD = re.compile(r"\w+")
-_RESAMPLES = 1000
+_NUM_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,10 @@ class Score:
     """Shares between 0 and 1.
 
     Attributes:
-      f1: by the set's own definition; `deviation` of it over 1,000 bootstrap samples of the pages.
-      junk: share of the found text that does not belong to the main text.
-      lost: share of the main text that was not found.
+      f1: by the set's own definition.
+      deviation: of `f1` over 1,000 bootstrap samples of the pages.
+      junk: share of the extracted text that does not belong to the main text.
+      lost: share of the main text that was not extracted.
       pages: number of scored pages.
     """
 
@@ -108,8 +111,10 @@ class Score:
 
 
 def score(pages: Iterable[LabelledPage], texts: Mapping[str, str]) -> dict[str, Score]:
-    """Scores of `texts` (by URL; none is an empty text) by set, and for `wcxb` by kind, as in
-    `wcxb article`."""
+    """Return the scores of `texts` by set, and for `wcxb` also by kind, as in `wcxb article`.
+
+    `texts` are by URL. A page without one has an empty text.
+    """
     counts: dict[str, list[tuple[int, int, int]]] = {}
     for page in pages:
         count = count_shared(page, texts.get(page.url, ""))
@@ -120,48 +125,59 @@ def score(pages: Iterable[LabelledPage], texts: Mapping[str, str]) -> dict[str, 
 
 
 def count_shared(page: LabelledPage, text: str) -> tuple[int, int, int]:
-    """Numbers of words, 4-grams or snippets: shared by text and truth, in the text, in the
-    truth."""
+    """Return numbers of words, 4-grams or snippets: in common, in the text, in the truth."""
     if page.set == "trafilatura":
-        common = sum(snippet in text for snippet in page.wanted)
-        return common, common + sum(snippet in text for snippet in page.unwanted), len(page.wanted)
-    bag = _words if page.set == "wcxb" else _four_grams
-    found, wanted = bag(text), bag(page.truth or "")
-    return sum((found & wanted).values()), sum(found.values()), sum(wanted.values())
+        num_wanted = sum(snippet in text for snippet in page.wanted)
+        num_unwanted = sum(snippet in text for snippet in page.unwanted)
+        return num_wanted, num_wanted + num_unwanted, len(page.wanted)
+    count = _count_words if page.set == "wcxb" else _count_four_grams
+    text_counts = count(text)
+    true_counts = count(page.truth or "")
+    return (text_counts & true_counts).total(), text_counts.total(), true_counts.total()
 
 
-def _words(text: str) -> Counter[Any]:
+def _count_words(text: str) -> Counter[Any]:
     return Counter(_WORD.findall(text.lower()))
 
 
-def _four_grams(text: str) -> Counter[Any]:
+def _count_four_grams(text: str) -> Counter[Any]:
+    """Return the runs of four words; a shorter text is one run."""
     words = _WORD.findall(text)
     if not words:
         return Counter()
-    return Counter(tuple(words[start : start + 4]) for start in range(max(1, len(words) - 3)))
+    num_runs = max(1, len(words) - 3)
+    return Counter(tuple(words[start : start + 4]) for start in range(num_runs))
 
 
 def _score(name: str, counts: np.ndarray) -> Score:
     generator = np.random.default_rng(0)
-    samples = generator.integers(0, len(counts), (_RESAMPLES, len(counts)))
-    common, found, wanted = counts.sum(axis=0)
+    samples = generator.integers(0, len(counts), (_NUM_RESAMPLES, len(counts)))
+    num_common, num_in_texts, num_in_truths = counts.sum(axis=0)
     return Score(
         f1=float(_f1(name, counts)),
         deviation=float(np.std([_f1(name, counts[sample]) for sample in samples])),
-        junk=float(1 - common / found) if found else 0.0,
-        lost=float(1 - common / wanted) if wanted else 0.0,
+        junk=float(1 - num_common / num_in_texts) if num_in_texts else 0.0,
+        lost=float(1 - num_common / num_in_truths) if num_in_truths else 0.0,
         pages=len(counts),
     )
 
 
 def _f1(name: str, counts: np.ndarray) -> float:
-    common, found, wanted = counts.T
+    """Return the F1 of pages with these counts (pages, 3), as the set `name` defines it."""
+    common, in_text, in_truth = counts.T
+    sizes = in_text + in_truth
     if name == "trafilatura":
-        return 2 * common.sum() / max(found.sum() + wanted.sum(), 1)
+        return 2 * common.sum() / max(sizes.sum(), 1)
     if name == "wcxb":
-        return float(
-            np.mean(np.where(found + wanted > 0, 2 * common / np.maximum(found + wanted, 1), 1.0))
-        )
-    precision = float(np.mean((common / np.maximum(found, 1))[found > 0])) if found.any() else 0.0
-    recall = float(np.mean((common / np.maximum(wanted, 1))[wanted > 0])) if wanted.any() else 0.0
+        page_f1s = np.where(sizes > 0, 2 * common / np.maximum(sizes, 1), 1.0)
+        return float(np.mean(page_f1s))
+    precision = _mean_share(common, in_text)
+    recall = _mean_share(common, in_truth)
     return 2 * precision * recall / max(precision + recall, 1e-9)
+
+
+def _mean_share(common: np.ndarray, sizes: np.ndarray) -> float:
+    """Return the mean of the shares in common over pages that have a size; 0 if none has."""
+    if not sizes.any():
+        return 0.0
+    return float(np.mean((common / np.maximum(sizes, 1))[sizes > 0]))

@@ -1,11 +1,10 @@
-"""Extractors, each in a process of its own and in the environment that has it, for
-`benchmarks/extraction.py`.
+"""Runs one extractor for `benchmarks/extraction.py`, in the environment that has it.
 
     python benchmarks/peers/extractors.py NAME < pages.jsonl > texts.jsonl
 
-A line of input is `{"url", "html"}`; it is answered by a line `{"text", "cpu_seconds"}` before the
-next one is read. A page that an extractor fails on has an empty text. Without NAME, the names of
-those that can be imported are printed, one per line.
+A line of input is `{"url", "html"}`. Its result is a line `{"text", "cpu_seconds"}`, written before
+the next line is read. A page that an extractor fails on has an empty text. Without NAME, the names
+of the extractors that can be imported are printed, one per line.
 """
 
 from __future__ import annotations
@@ -17,61 +16,73 @@ import sys
 import time
 from collections.abc import Callable
 
-Extract = Callable[[str, str], "str | None"]  # html and url to text
+Extract = Callable[[str, str], "str | None"]
+"""A function from a page's HTML and its URL to its text."""
+# The time of the fetch of all pages: no date can be later.
+FETCHED_AT = 1_767_225_600
 
 
 def trafilatura(**options: bool) -> Extract:
+    """Return trafilatura's function (Barbaresi, ACL 2021) with these options."""
     from trafilatura import extract
 
     return lambda html, url: extract(html, url=url, include_comments=False, **options)
 
 
 def rs_trafilatura() -> Extract:
+    """Return the function of trafilatura's port to Rust."""
     from rs_trafilatura import extract
 
     return lambda html, url: extract(html, url=url).main_content
 
 
 def resiliparse() -> Extract:
+    """Return the function of Resiliparse for the main content."""
     from resiliparse.extract.html2text import extract_plain_text
 
     return lambda html, url: extract_plain_text(html, main_content=True, alt_texts=False)
 
 
 def readability() -> Extract:
+    """Return the function of readability-lxml, with the texts of its HTML as lines."""
     from lxml import html as lxml_html
     from readability import Document
 
     def extract(html: str, url: str) -> str:
         fragment = lxml_html.fromstring(Document(html).summary())
-        return "\n".join(
-            line for line in (" ".join(text.split()) for text in fragment.itertext()) if line
-        )
+        lines = [" ".join(text.split()) for text in fragment.itertext()]
+        return "\n".join(filter(None, lines))
 
     return extract
 
 
 def justext() -> Extract:
+    """Return jusText's function with the stop words of English."""
     from justext import get_stoplist, justext
 
     stop_words = get_stoplist("English")
-    return lambda html, url: "\n".join(
-        p.text for p in justext(html, stop_words) if not p.is_boilerplate
-    )
+
+    def extract(html: str, url: str) -> str:
+        paragraphs = justext(html, stop_words)
+        return "\n".join([p.text for p in paragraphs if not p.is_boilerplate])
+
+    return extract
 
 
 def ours() -> Extract:
+    """Return our function, which reads the metadata, too."""
     from owt_pipeline.stages.extract.extractor import Page, Settings, load
 
     extract_page = load(Settings())
 
     def extract(html: str, url: str) -> str:
-        found = extract_page(Page(url, html, fetched_at=1_767_225_600))  # with its metadata
-        return found.text if found is not None else ""
+        extracted = extract_page(Page(url, html, FETCHED_AT))
+        return "" if extracted is None else extracted.text
 
     return extract
 
 
+# The module that an extractor needs, and the function that makes it.
 EXTRACTORS: dict[str, tuple[str, Callable[[], Extract]]] = {
     "ours": ("owt_pipeline", ours),
     "trafilatura": ("trafilatura", trafilatura),
@@ -84,17 +95,20 @@ EXTRACTORS: dict[str, tuple[str, Callable[[], Extract]]] = {
 
 
 def main() -> None:
+    """Print the names of the extractors, or run the one that the command line names."""
     if len(sys.argv) < 2:
-        print(
-            "\n".join(
-                name for name, (module, _) in EXTRACTORS.items() if importlib.util.find_spec(module)
-            )
-        )
+        for name, (module, _) in EXTRACTORS.items():
+            if importlib.util.find_spec(module):
+                print(name)
         return
     logging.disable(logging.CRITICAL)
-    answers, sys.stdout = sys.stdout, sys.stderr  # some extractors print
-    extract = EXTRACTORS[sys.argv[1]][1]()
-    extract("<html><body><p>It loads what it needs.</p></body></html>", "http://warm.up/")
+    # Some extractors print.
+    results = sys.stdout
+    sys.stdout = sys.stderr
+    _, make_extract = EXTRACTORS[sys.argv[1]]
+    extract = make_extract()
+    # The first page makes it load its models, which is not measured.
+    extract("<html><body><p>The first page is not counted.</p></body></html>", "http://warm.up/")
     for line in sys.stdin:
         page = json.loads(line)
         started = time.process_time()
@@ -102,11 +116,8 @@ def main() -> None:
             text = extract(page["html"], page["url"]) or ""
         except Exception:
             text = ""
-        print(
-            json.dumps({"text": text, "cpu_seconds": time.process_time() - started}),
-            file=answers,
-            flush=True,
-        )
+        result = {"text": text, "cpu_seconds": time.process_time() - started}
+        print(json.dumps(result), file=results, flush=True)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,7 @@ def commented_config(preset: str | None = None) -> str:
     """
     values: dict[str, dict[str, tuple[str, str]]] = {}
     lines = [
-        "# Settings of this run. After a successful run, owt writes the run's flags into this "
-        "file.",
+        "# Settings of this run. After a successful run, its flags are written into this file.",
         "# `owt run --until STAGE --help` explains the options of a stage.",
     ]
     if preset:

@@ -329,7 +329,7 @@ def _flags(parser: CommandParser) -> None:
 
     examples:
       owt verify runs/2013
-      owt verify runs/2013 --repair && owt run runs/2013 config.toml
+      owt verify runs/2013 --repair; owt run runs/2013
     """
     parser.add_argument(
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"

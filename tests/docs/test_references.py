@@ -58,7 +58,9 @@ ELSEWHERE = {
     | {"megatron/core/datasets/indexed_dataset.py", "preprocess_data.py", "pretrain_gpt.py"}
     # A module of a user's program.
     | {"schemas.py"},
-    "module": {"schemas.py", "trainer.NAME"},
+    # The example of a page.
+    "module": {"schemas.py", "trainer.NAME"}
+    | {"owt_pipeline.stages.fetch.archives.library:LibraryClient"},
     "program": {"trainer.NAME"},
     # Any table.
     "table": {"x", "x.y"},
@@ -71,6 +73,7 @@ ELSEWHERE = {
         "is",
         "needs",
         "without",
+        "writes",
     },
     # A flag of `owt` itself.
     "flag": {"version"}
@@ -112,6 +115,8 @@ ELSEWHERE = {
     | {"AWS_SESSION_TOKEN", "AbortIncompleteMultipartUpload"}
     # Google
     | {"FLEX_TEMPLATE_PYTHON_PY_FILE", "GOOGLE_APPLICATION_CREDENTIALS"}
+    # obstore
+    | {"GOOGLE_BEARER_TOKEN"}
     # nanochat
     | {"DATA_DIR"}
     | {"PIP_INDEX_URL", "UV_DEFAULT_INDEX"}
@@ -122,9 +127,9 @@ ELSEWHERE = {
     # ConnorJL's GPT2
     | {"openwebtext_longbiased"}
     # Examples of names.
-    | {"name_by_id", "sorted_ids"}
+    | {"name_by_id", "sorted_ids", "library_collection"}
     # Samples of names in pages and of a file.
-    | {"codeLine_x8a", "language_CODE", "mainNav"},
+    | {"PhD", "codeLine_x8a", "language_CODE", "mainNav"},
 }
 
 

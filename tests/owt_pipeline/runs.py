@@ -61,6 +61,17 @@ def stage_alone(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "tests.owt_pipeline.one_stage", *map(str, arguments)]
 
 
+def start_owt(*arguments: object) -> subprocess.Popen[str]:
+    """Start `owt` in a session of its own, so that a signal can reach all of its processes."""
+    return subprocess.Popen(
+        owt(*arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None) -> str:
     """Run `owt` in a process; return its output, which must not contain a traceback."""
     return run_to_end(owt(*arguments), code, env)

@@ -60,6 +60,17 @@ def test_the_help_of_a_stage_fits_80_columns(
     assert re.search(rf"^  owt run \S+ --until {stage} ", text, re.MULTILINE)
 
 
+def test_names_with_hyphens_stay_whole_in_the_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["run", "--until", "fetch", "--help"])
+    words = capsys.readouterr().out.split()
+    assert "CC-MAIN-2013-20" in words
+    assert "s3://commoncrawl/cc-index/table/cc-main/warc," in words
+
+
 def test_the_usage_and_the_page_list_every_command_and_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -25,9 +25,9 @@ from tests.owt_pipeline.runs import (
     copy_of,
     differing,
     manifest_of,
-    owt,
     run_owt,
     snapshot,
+    start_owt,
 )
 
 KILLS = 10
@@ -98,14 +98,8 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
     num_finished = 0
     while num_killed < KILLS:
         run = Storage(f"{place}/run-{num_finished}")
-        command = owt("run", run, small_config, "--workers", 1 + num_finished % 2)
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
+        num_workers = 1 + num_finished % 2
+        with start_owt("run", run, small_config, "--workers", num_workers) as process:
             try:
                 _, error = process.communicate(timeout=rng.uniform(0.5, 5.0))
             except subprocess.TimeoutExpired:

@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tqdm import tqdm
 
 import owt_pipeline as owt
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -249,6 +250,20 @@ def test_near_duplicates_takes_columns_and_files_of_any_kind(tmp_path: Path) -> 
         assert owt.near_duplicates(column, workers=1).equals(expected), type(column)
     files = [tmp_path / "a.parquet", tmp_path / "b.jsonl.gz"]
     assert owt.near_duplicates(files, text_field="body", workers=1).equals(expected)
+
+
+def test_progress_is_shown_by_those_who_wrap_the_texts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    texts = ["one two three four five six"] * 3 + ["seven eight nine ten eleven twelve"]
+    pages = [(HTML, "https://example.org/a")] * 2
+    expected = owt.near_duplicates(texts, workers=1)
+    found = list(owt.Extractor().map(pages))
+    assert capsys.readouterr() == ("", ""), "the library prints nothing by itself"
+    assert owt.near_duplicates(tqdm(texts), workers=1).equals(expected)
+    assert "4/4" in capsys.readouterr().err
+    assert list(tqdm(owt.Extractor().map(pages), total=len(pages))) == found
+    assert "2/2" in capsys.readouterr().err
 
 
 def test_near_duplicates_leaves_nothing_in_the_temporary_folder(

@@ -27,7 +27,7 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas.manifest import ROOT
 from tests.owt_pipeline.conftest import PLACES
-from tests.owt_pipeline.runs import differing, owt, run_owt
+from tests.owt_pipeline.runs import differing, owt, run_owt, start_owt
 from tests.servers.s3 import s3_bucket
 
 
@@ -37,14 +37,7 @@ def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
 
     Its processes are killed at the end of the block.
     """
-    command = owt("run", run, config, "--workers", 1)
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as first:
+    with start_owt("run", run, config, "--workers", 1) as first:
         try:
             while read_manifest(run, "urls") is None or not (run / "warc").list():
                 assert first.poll() is None

@@ -24,7 +24,7 @@ from owt_pipeline import progress
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, died
 from owt_pipeline.errors import UserError, WorkerError
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.runs import owt
+from tests.owt_pipeline.runs import start_owt
 
 _WORK = """
 import sys
@@ -126,10 +126,7 @@ def test_a_signal_ends_owt_with_a_message(
     small_config: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     run = tmp_path / "run"
-    with subprocess.Popen(
-        owt("run", run, small_config, "--workers", 2), stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as process:  # fmt: skip
+    with start_owt("run", run, small_config, "--workers", 2) as process:
         deadline = time.monotonic() + 60
         while not list(run.glob("ledger/*/work")) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -294,7 +291,7 @@ import pyarrow as pa
 from owt_pipeline.engine.workers import WorkerPool, start_server
 from tests.owt_pipeline.engine.test_workers import has_colorsys
 
-start_server({needed})
+start_server({preloads})
 pool = WorkerPool(1)
 [(_, found)] = pool.map(has_colorsys, [pa.record_batch({{"a": [1]}})])
 print(found)

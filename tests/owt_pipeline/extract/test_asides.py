@@ -110,6 +110,13 @@ def test_other_sentences_that_repeat_stay(sentences: tuple[str, ...]) -> None:
     assert len(lines) == 8 + len(sentences)
 
 
+def test_placeholders_that_are_most_of_a_short_article_are_left_out() -> None:
+    placeholder = "<div class=embed><p>To see this post, please accept the cookies.</p></div>"
+    figures = "".join(f"<h3>{number}. Lamps</h3>{placeholder}" for number in range(4))
+    lines = lines_after(leave_placeholders, f"<article>{PARAGRAPHS[0]}{figures}</article>")
+    assert lines == [TEXTS[0], *(f"{number}. Lamps" for number in range(4))]
+
+
 def test_a_list_of_cookies_in_a_policy_stays() -> None:
     cookies = "".join(
         f"<p>This cookie of {name} counts how often you come to our site.</p>"

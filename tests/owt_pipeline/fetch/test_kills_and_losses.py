@@ -355,8 +355,13 @@ def test_files_lost_beside_segments_are_rebuilt_from_them(
     files = crawl.files()
     paths = list(crawl.folder.glob(pattern))
     assert paths
+    root = crawl.folder / "ledger/manifest.json"
+    content_of_root = root.read_bytes()
     for path in paths:
         happen(path)
+    if root in paths:
+        crawl.fetch()
+        assert root.read_bytes() == content_of_root
     crawl.fetch(is_read=True)
     assert crawl.web.requested() == before
     assert crawl.outcomes() == finished.outcomes
@@ -404,8 +409,9 @@ SIGNALS = [
     pytest.param(Signal("disk", is_retry=True), marks=pytest.mark.slow),
     pytest.param(Signal("s3", is_retry=False), marks=pytest.mark.slow),
 ]
-# Half as long as in a real run at most, so that the answers of some segments are kept at the kill.
+# Shorter than in a real run, so that the answers of some segments are kept at the kill.
 SEGMENT_SECONDS = 1.0
+HOST_DELAY = 0.4
 
 
 def fetch_with_short_segments(*arguments: str) -> None:
@@ -438,6 +444,19 @@ class NotingWeb:
         """Return the number of requests so far."""
         return sum(map(len, self.times_by_url.values()))
 
+    def mean_gaps(self) -> Iterator[float]:
+        """Yield the mean seconds between the requests to each host."""
+        for host in self.hosts:
+            prefix = f"http://{host}.{DOMAIN}/"
+            times = [
+                seconds
+                for url, times_of_url in self.times_by_url.items()
+                if url.startswith(prefix)
+                for seconds in times_of_url
+            ]
+            if len(times) > 1:
+                yield (max(times) - min(times)) / (len(times) - 1)
+
     def requested(self, since: float, until: float) -> set[str]:
         """Return the URLs that were requested in a time."""
         return {
@@ -459,7 +478,7 @@ def test_a_kill_costs_only_the_answers_of_the_last_seconds(
             uri = stack.enter_context(s3_bucket())
         runtime = write_urls_to(f"{uri}/run", web.urls, NUM_SHARDS)
         before: dict[int, bytes] = {}
-        arguments = command(runtime.workdir.uri, server, 0.4)[4:]
+        arguments = command(runtime.workdir.uri, server, HOST_DELAY)[4:]
         if signalled.is_retry:
             web.is_up = False
             before = records(runtime, fetch(runtime, server, retries=0))
@@ -477,11 +496,12 @@ def test_a_kill_costs_only_the_answers_of_the_last_seconds(
         time.sleep(0.3)
         assert web.count() < num_requests + len(web.hosts), "the crawl goes on"
         # The round of the retry goes on without the flag.
-        manifest = fetch(runtime, server)
+        manifest = fetch(runtime, server, host_delay=HOST_DELAY)
         assert (manifest.counts.left, manifest.counts.rejected) == (88, {"http_404": 8})
         early = web.requested(started, killed - SEGMENT_SECONDS - 1)
         assert early
         assert not early & web.requested(killed, math.inf)
+        assert min(web.mean_gaps()) > 0.8 * HOST_DELAY
         after = records(runtime, manifest)
         assert before == {url_id: after[url_id] for url_id in before}
         if signalled.is_retry:

@@ -50,12 +50,11 @@ _MIN_WORDS_IN_COMMON = 0.75
 _NUM_SAME_CHARS = 10
 # Comparing takes the square.
 _MAX_CANDIDATES = 200
+# As often, one sentence is a placeholder, whatever it says and however short the article is.
+_MIN_REPEATS = 3
 # Compared with the words of prose. A policy on cookies has more.
 _MAX_PLACEHOLDER_SHARE = 0.4
 _NO_PLACEHOLDER_FORMS = _NO_LINE_FORMS | {ITEM}
-
-# Sentences in any language.
-_MIN_REPEATS = 3
 
 # Credits.
 _CREDIT = re.compile(
@@ -157,7 +156,10 @@ def leave_placeholders(blocks: Sequence[Block], keep: np.ndarray) -> None:
     # Descriptions of cookies, in a policy on them, follow each other and are most of the text.
     prose = sum(num_words(blocks[index]) for index in kept_indexes if is_prose(blocks[index]))
     words = sum(num_words(blocks[index]) for index in placeholders)
-    if not is_in_row and words <= _MAX_PLACEHOLDER_SHARE * prose:
+    # A short article may have as many placeholders as paragraphs. All of them are the same then.
+    is_one_sentence = len({blocks[index].text for index in placeholders}) == 1
+    is_everywhere = is_one_sentence and len(placeholders) >= _MIN_REPEATS
+    if not is_in_row and (is_everywhere or words <= _MAX_PLACEHOLDER_SHARE * prose):
         keep[placeholders] = False
 
 

@@ -119,7 +119,7 @@ def _end_of_text(article: Container, blocks: Sequence[Block]) -> int:
 
 def _are_marked_as_pages(items: Iterable[Container], blocks: Sequence[Block]) -> bool:
     """Return whether each item has a date or an image: links that belong to a text have not."""
-    marked = set()
+    marked: set[Container] = set()
     for block in blocks:
         if block.images or _DATE.search(block.text):
             marked.update(islice(block.container.ancestors(), _MAX_DEPTH))

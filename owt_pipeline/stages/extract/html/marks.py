@@ -21,6 +21,8 @@ _MAX_CHARS_BEFORE_BADGE = 300
 _OPENS_OVERLAY = re.compile(
     r"modal|dialog|popup|popover|lightbox|overlay|offcanvas|dropdown|menu|nav", re.IGNORECASE
 )
+# Written between a name and a badge.
+_SEPARATOR = " | "
 _WORDS_BEFORE_NAME = frozenset(("by", "von", "par", "por", "and", "und", "et"))
 _QUOTED_NAME = re.compile(r"[\"'`]([#.]?)([A-Za-z][\w-]*)[\"'`]")
 """A name in a script, as in `toggle('rest')` and `document.querySelector('#rest')`."""
@@ -150,12 +152,17 @@ class MarkCollector:
             words = candidate.text.split()[-2:]
             is_name = len(words) == 2 and all(word[0].isupper() for word in words)
             if is_name and words[-1].lower() not in _WORDS_BEFORE_NAME:
-                candidate.pieces.append(" | ")
+                candidate.pieces.append(_SEPARATOR)
 
     def add(self, text: str) -> None:
         """Add a text to all open elements."""
         for candidate in self.open:
             if candidate.chars < _MAX_BYLINE_CHARS:
+                first = text.lstrip()[:1]
+                # A comma or `and` between two names, in an element of its own.
+                is_between = bool(first) and not first.isupper() and not first.isdigit()
+                if is_between and candidate.pieces and candidate.pieces[-1] is _SEPARATOR:
+                    candidate.pieces.pop()
                 candidate.pieces.append(text)
                 candidate.chars += len(text)
 
