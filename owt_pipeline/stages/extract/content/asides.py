@@ -3,6 +3,7 @@
 - Placeholders of embedded content: a sentence that asks for consent, once for each of them.
 - Credits of photographs: short lines in a row, each with its photographer.
 - References to other articles: a line with a label and a linked title, as in `See also: Two boats`.
+- Any other sentence that stands alone between paragraphs three times.
 - Further articles of a page: `next_articles`.
 
 Each is known by its structure. Words of a list are needed where an article may have the same
@@ -50,7 +51,7 @@ _MIN_WORDS_IN_COMMON = 0.75
 _NUM_SAME_CHARS = 10
 # Comparing takes the square.
 _MAX_CANDIDATES = 200
-# As often, one sentence is a placeholder, whatever it says and however short the article is.
+# A sentence that stands alone this often is a placeholder, in any language and any article.
 _MIN_REPEATS = 3
 # Compared with the words of prose. A policy on cookies has more.
 _MAX_PLACEHOLDER_SHARE = 0.4

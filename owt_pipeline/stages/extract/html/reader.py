@@ -67,8 +67,8 @@ _CODE_TAGS = frozenset(("code", "samp", "tt"))
 _BREAK_TAGS = frozenset(("span", "i", "em", "b"))
 # Attributes of inline elements that are noted.
 _NOTED_ATTRIBUTES = CONTROLS | {"rel"}
-# Few pages have this, and searching for it takes a third of the time.
-_MAY_END_BREAK = re.compile(rb"/br", re.IGNORECASE)
+# Few pages have this, and searching for it takes less time than replacing.
+_MAY_END_BREAK = re.compile(rb"/br\s*/?>", re.IGNORECASE)
 _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
