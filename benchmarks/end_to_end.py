@@ -1,15 +1,18 @@
-"""From WARC to tokens with 2 workers, compared with datatrove from the same WARC to a
-deduplicated corpus.
+"""How long do pages take from a WARC file to tokens, and to a corpus with datatrove?
 
     make bench-peers    # once: the peer's environment
     .venv/bin/python benchmarks/end_to_end.py [PAGES.warc.gz] [--workers 2] \
         [--repeats 1] [--no_peer]
 
-Ours is `owt run` in a new folder, from the WARC's URLs to token shards; the complete command is
-timed, with the interpreter's start, and once more when all is finished. The peer
-(`peers/datatrove_end_to_end.py`) does less: it does not tokenize, and its imports and the splitting
-of the WARC are not counted. They run in turns, never at the same time; the fastest repeat of each
-counts. Exits 1 if ours is slower.
+Ours is `owt run` in a new folder, from the URLs of the WARC file to shards of tokens. The clock
+measures the complete command with the start of its interpreter, and then the same command when all
+is finished. The peer is datatrove from the same WARC file to a deduplicated corpus, with the
+defaults of its examples (`peers/datatrove_end_to_end.py`). It does less: it does not tokenize, and
+neither its imports nor the splitting of the WARC file are counted.
+
+Both have as many workers. They run in turns, never at the same time, and the fastest repeat of each
+counts. Without a name, the WARC file is WCXB's development pages in the folder of test data
+(OWT_TESTDATA). Exits 1 if ours is slower.
 """
 
 from __future__ import annotations
@@ -30,21 +33,58 @@ from owt_pipeline.storage.folder import Storage
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEER = REPOSITORY / "benchmarks" / "peers" / "datatrove_end_to_end.py"
 PEER_PYTHON = REPOSITORY / ".venv-peers" / "bin" / "python"
+# With a higher load, the peer may lose pages to its limit of a second of wall clock.
+MAX_LOAD = 0.5
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    data = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
-    parser.add_argument(
-        "warc", type=Path, nargs="?", default=data / "web" / "wcxb-dev.warc.gz", help="the pages"
+    """Measure both in turns and print the fastest run of each; return the exit status."""
+    arguments = parse_arguments()
+    load = os.getloadavg()[0]
+    if load > MAX_LOAD:
+        print(
+            f"warning: the machine is busy (load {load:.1f}), and the peer gives each page one "
+            f"second of wall clock"
+        )
+
+    warc = arguments.warc.resolve()
+    our_runs = []
+    peer_runs = []
+    for _ in range(arguments.repeats):
+        our_runs.append(measure_ours(warc, arguments.workers))
+        if not arguments.no_peer:
+            peer_runs.append(measure_peer(warc, arguments.workers))
+
+    ours = fastest(our_runs)
+    print(
+        f"owt_pipeline, WARC to tokens:  {summarize(ours)}, "
+        f"{ours['tokens'] / ours['seconds']:,.0f} tokens/s"
     )
+    print_steps(ours["seconds_by_stage"])
+    print(f"  the same command when all is finished {ours['seconds_when_finished']:.2f} s")
+    if not peer_runs:
+        return 0
+    peer = fastest(peer_runs)
+    print(f"datatrove, WARC to documents:  {summarize(peer)}")
+    print_steps(peer["seconds_by_step"])
+    ratio = peer["seconds"] / ours["seconds"]
+    print(f"ours is {ratio:.2f} times as fast, tokenizing included")
+    return 0 if ratio > 1 else 1
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the arguments; exit if a file that they need is missing."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    testdata = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
+    default_warc = testdata / "web" / "wcxb-dev.warc.gz"
+    parser.add_argument("warc", type=Path, nargs="?", default=default_warc, help="the pages")
     parser.add_argument(
         "--workers", type=int, default=2, metavar="N", help="processes (default: 2)"
     )
     parser.add_argument(
         "--repeats", type=int, default=1, metavar="N", help="runs of each (default: 1)"
     )
-    parser.add_argument("--no_peer", action="store_true", help="measure ours alone")
+    parser.add_argument("--no_peer", action="store_true", help="do not measure the peer")
     arguments = parser.parse_args()
     if not arguments.warc.is_file():
         parser.error(
@@ -53,94 +93,74 @@ def main() -> int:
         )
     if not arguments.no_peer and not PEER_PYTHON.exists():
         parser.error(f"no {PEER_PYTHON}: run `make bench-peers`, or give --no_peer")
-
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(
-            f"warning: the machine is busy (load {load:.1f}), and the peer gives each page one "
-            f"second of wall clock"
-        )
-
-    warc = arguments.warc.resolve()
-    ours, peers = [], []
-    for _ in range(arguments.repeats):
-        ours.append(measure_ours(warc, arguments.workers))
-        if not arguments.no_peer:
-            peers.append(measure_peer(warc, arguments.workers))
-    own = min(ours, key=lambda run: run["seconds"])
-    print(
-        f"owt_pipeline, WARC to tokens:  {line(own)}, {own['tokens'] / own['seconds']:,.0f} "
-        f"tokens/s"
-    )
-    print(
-        "  "
-        + ", ".join(
-            f"{stage} {seconds:.1f} s" for stage, seconds in own["seconds_by_stage"].items()
-        )
-    )
-    print(f"  the same command when all is finished {own['seconds_when_finished']:.2f} s")
-    if not peers:
-        return 0
-    peer = min(peers, key=lambda run: run["seconds"])
-    print(f"datatrove, WARC to documents:  {line(peer)}")
-    print(
-        "  "
-        + ", ".join(f"{step} {seconds:.1f} s" for step, seconds in peer["seconds_by_step"].items())
-    )
-    ratio = peer["seconds"] / own["seconds"]
-    print(f"ours is {ratio:.2f} times as fast, tokenizing included")
-    return 0 if ratio > 1 else 1
+    return arguments
 
 
-def measure_ours(warc: Path, workers: int) -> dict[str, Any]:
-    """One run of our stages over `warc`: seconds in all and by stage, pages, documents kept,
-    tokens."""
+def measure_ours(warc: Path, num_workers: int) -> dict[str, Any]:
+    """Run our stages over a WARC file; return the counts and seconds of the run."""
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         workdir = Path(folder) / "run"
         command = [sys.executable, "-m", "owt_pipeline", "run", str(workdir), "--until", "tokenize"]
-        command += ["--warcs", str(warc), "--pages_from", str(warc), "--workers", str(workers)]
+        command += ["--warcs", str(warc), "--pages_from", str(warc), "--workers", str(num_workers)]
         started = time.perf_counter()
         run(command)
-        seconds = time.perf_counter() - started
+        finished = time.perf_counter()
         run(command)
-        finished = time.perf_counter() - started - seconds
-        log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
-        tokens, urls = (
-            require_manifest(Storage(str(workdir)), name) for name in ("tokens", "urls")
-        )
-        return {
-            "seconds": seconds,
-            "seconds_when_finished": finished,
-            "seconds_by_stage": {
-                entry["stage"]: entry["seconds"] for entry in log if "stage" in entry
-            },
-            "pages": urls.counts.entered,
-            "documents_kept": tokens.counts.left,
-            "tokens": tokens.stats["tokens_train"] + tokens.stats["tokens_val"],
-        }
+        seconds_when_finished = time.perf_counter() - finished
+
+        seconds_by_stage = {}
+        for line in (workdir / "run-log.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            if "stage" in entry:
+                seconds_by_stage[entry["stage"]] = entry["seconds"]
+        urls = require_manifest(Storage(str(workdir)), "urls")
+        tokens = require_manifest(Storage(str(workdir)), "tokens")
+    return {
+        "seconds": finished - started,
+        "seconds_when_finished": seconds_when_finished,
+        "seconds_by_stage": seconds_by_stage,
+        "pages": urls.counts.entered,
+        "documents_kept": tokens.counts.left,
+        "tokens": tokens.stats["tokens_train"] + tokens.stats["tokens_val"],
+    }
 
 
-def measure_peer(warc: Path, workers: int) -> dict[str, Any]:
-    """One run of the peer, as it reports itself."""
-    return json.loads(run([str(PEER_PYTHON), str(PEER), str(warc), str(workers)]))  # type: ignore[no-any-return]
+def measure_peer(warc: Path, num_workers: int) -> dict[str, Any]:
+    """Run the peer over a WARC file; return its own report."""
+    output = run([str(PEER_PYTHON), str(PEER), str(warc), str(num_workers)])
+    return json.loads(output)  # type: ignore[no-any-return]
 
 
 def run(command: list[str]) -> str:
-    """The standard output of `command`; exits with its errors where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
-    if done.returncode:
+    """Return the standard output of a command; exit with its errors if it fails."""
+    process = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    if process.returncode:
         sys.exit(
-            f"{' '.join(command)}\nfailed with exit code {done.returncode}:\n{done.stderr[-4000:]}"
+            f"{' '.join(command)}\nfailed with exit code {process.returncode}:\n"
+            f"{process.stderr[-4000:]}"
         )
-    return done.stdout
+    return process.stdout
 
 
-def line(result: dict[str, Any]) -> str:
-    pages, seconds = result["pages"], result["seconds"]
+def fastest(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the run that took the least time."""
+    return min(runs, key=lambda result: result["seconds"])
+
+
+def summarize(result: dict[str, Any]) -> str:
+    """Return the pages, the seconds and the documents of a run as text."""
+    num_pages = result["pages"]
+    seconds = result["seconds"]
     return (
-        f"{pages:,} pages in {seconds:.1f} s, {pages / seconds:.1f} pages/s, "
+        f"{num_pages:,} pages in {seconds:.1f} s, {num_pages / seconds:.1f} pages/s, "
         f"{result['documents_kept']:,} documents"
     )
+
+
+def print_steps(seconds_by_step: dict[str, float]) -> None:
+    """Print the seconds of each step on one line."""
+    steps = [f"{step} {seconds:.1f} s" for step, seconds in seconds_by_step.items()]
+    print("  " + ", ".join(steps))
 
 
 if __name__ == "__main__":

@@ -50,11 +50,11 @@ _EXAMPLES = ("example", "_EXAMPLES", "help", "COMMANDS", "MODELS", "_USAGE")
 
 
 def advising_messages(repository: Path) -> dict[str, str]:
-    """Return each message that advises something, with the file and line where it is.
+    """Return each message that advises something, with its file and line.
 
-    What a message interpolates is `{}`, and `{command}` for a complete command line.
+    `{}` stands for an interpolated value, and `{command}` for a complete command line.
     """
-    found = {}
+    place_by_message = {}
     for package in PACKAGES:
         for path in sorted((repository / package).rglob("*.py")):
             name = str(path.relative_to(repository))
@@ -64,8 +64,8 @@ def advising_messages(repository: Path) -> dict[str, str]:
                 is_sql = "SELECT" in text or text.startswith("SET ")
                 if " " not in text or is_sql or not _ADVICE.search(text):
                     continue
-                found[text] = f"{name}:{line}"
-    return found
+                place_by_message[text] = f"{name}:{line}"
+    return place_by_message
 
 
 def _texts(node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -93,7 +93,8 @@ def _text_of(node: ast.AST) -> str | None:
     if isinstance(node, ast.JoinedStr):
         return "".join(_text_of(value) or _interpolated(value) for value in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _text_of(node.left), _text_of(node.right)
+        left = _text_of(node.left)
+        right = _text_of(node.right)
         if left is None and right is None:
             return None
         return (left or _interpolated(node.left)) + (right or _interpolated(node.right))

@@ -1,6 +1,7 @@
-"""A program that has nothing but the library: the base installation has to run it to its end.
+"""A program that uses only the library, which the base installation has to run to its end.
 
-Started in an environment of its own, in an empty folder. Prints what each import has loaded.
+It is started in an environment of its own, in an empty folder, and prints the packages that each
+import has loaded.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ HEAVY = (
 
 def loaded() -> list[str]:
     """Return the packages that were imported since the start, without Python's own."""
-    tops = {name.partition(".")[0] for name in set(sys.modules) - OF_THE_START}
-    return sorted(tops - set(sys.stdlib_module_names))
+    top_level_names = {name.partition(".")[0] for name in set(sys.modules) - OF_THE_START}
+    return sorted(top_level_names - set(sys.stdlib_module_names))
 
 
 def main() -> None:
-    """Call the functions of the library, and print what has been imported after each."""
+    """Call the functions of the library; print the packages that were loaded after each."""
     report = {"import": loaded()}
     assert owt.canonical_url("HTTP://www.Example.com/a?utm_source=x") == "https://example.com/a"
 
     sentence = "A long enough sentence of the page. "
     page = f"<html><body><p>{sentence * 30}</p></body></html>"
-    found = owt.extract(page, text_format="markdown")
-    assert found is not None
-    assert found.text.startswith("A long enough sentence")
+    extraction = owt.extract(page, text_format="markdown")
+    assert extraction is not None
+    assert extraction.text.startswith("A long enough sentence")
     report["extract"] = loaded()
     (isolated,) = owt.Extractor(isolated=True, workers=1).map([page.encode("utf-16")])
     assert isolated.text.startswith("A long enough sentence")
@@ -50,7 +51,8 @@ def main() -> None:
     texts = [sentence * 3, "Quite another text, with other words.", sentence * 3]
     assert owt.near_duplicates(texts).num_rows == 1
     rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    plain, compressed = Path("texts.jsonl"), Path("texts.jsonl.zst")
+    plain = Path("texts.jsonl")
+    compressed = Path("texts.jsonl.zst")
     plain.write_text(rows)
     import zstandard
 

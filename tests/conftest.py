@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# What an example takes depends on what else the machine does: the tests' timeout is the limit.
+# The time of an example depends on the load of the machine. The tests' timeout is the limit.
 settings.register_profile("owt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("owt")
 
@@ -23,15 +23,17 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with few tests first: those start processes, and a long file at the end would leave
-    other cores idle."""
-    count = Counter(item.path for item in items)
-    items.sort(key=lambda item: count[item.path])
+    """Sort the files with few tests to the front.
+
+    They start processes, and a long file at the end would leave other cores idle.
+    """
+    num_tests_by_path = Counter(item.path for item in items)
+    items.sort(key=lambda item: num_tests_by_path[item.path])
 
 
 @pytest.fixture(scope="session")
 def testdata() -> Path:
-    """The folder of real data; skips the test where it is absent."""
+    """The folder of real data. Skips the test if it is missing."""
     folder = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"real test data is absent: no folder {folder} (set OWT_TESTDATA)")

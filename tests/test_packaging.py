@@ -1,4 +1,4 @@
-"""The published package: its metadata, its declared dependencies, and its wheel by itself."""
+"""The published package: its metadata, its declared dependencies, and its wheel on its own."""
 
 from __future__ import annotations
 
@@ -39,17 +39,12 @@ USED_WITHOUT_IMPORT = {
 IMPORTED_UNDECLARED = {"torch-xla": "it needs an environment of its own: docs/training.md"}
 
 
-def test_the_release_gives_the_index_absolute_links(
-    tmp_path: Path,
-) -> None:
-    """By the commands of CONTRIBUTING.md, on copies."""
+def test_the_release_gives_the_index_absolute_links(tmp_path: Path) -> None:
+    """The commands of CONTRIBUTING.md are executed on copies."""
     for name in ("README.md", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, tmp_path)
-    blocks = re.findall(
-        r"^ +```\n(.*?)^ +```",
-        (REPOSITORY / "CONTRIBUTING.md").read_text(),
-        re.MULTILINE | re.DOTALL,
-    )
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    blocks = re.findall(r"^ +```\n(.*?)^ +```", page, re.MULTILINE | re.DOTALL)
     (commands,) = [textwrap.dedent(block) for block in blocks if "project.urls" in block]
     subprocess.run(["bash", "-euc", commands], cwd=tmp_path, check=True)
     project = "https://HOST/OWNER/REPOSITORY"
@@ -57,13 +52,15 @@ def test_the_release_gives_the_index_absolute_links(
     assert links
     assert all(link.startswith("https://") for _, link in links)
     assert [link for image, link in links if image] == [f"{project}/raw/v0.1.0/docs/report.png"]
-    for link in (link for _, link in links if link.startswith(project)):
-        assert (REPOSITORY / re.sub(r".*/v0.1.0/|#.*", "", link)).exists(), link
+    for _, link in links:
+        if link.startswith(project):
+            assert (REPOSITORY / re.sub(r".*/v0.1.0/|#.*", "", link)).exists(), link
     urls = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["urls"]
     assert urls["Repository"] == project
 
 
 def normalized(name: str) -> str:
+    """Return a name of a distribution as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -102,26 +99,26 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def test_everything_imported_is_declared_and_the_other_way_round() -> None:
-    known = declared(*PROJECT["optional-dependencies"]) | IMPORTED_UNDECLARED.keys()
-    missing = {name: files for name, files in imported().items() if name not in known}
+    may_be_imported = declared(*PROJECT["optional-dependencies"]) | IMPORTED_UNDECLARED.keys()
+    missing = {name: files for name, files in imported().items() if name not in may_be_imported}
     assert not missing, missing
     used = imported().keys() | USED_WITHOUT_IMPORT.keys()
     assert declared("pipeline", "train") - used == set()
 
 
 def test_the_trainer_needs_no_package_of_the_pipeline() -> None:
-    known = declared("train", "hf", "sign") | IMPORTED_UNDECLARED.keys()
-    of_trainer = {
+    may_be_imported = declared("train", "hf", "sign") | IMPORTED_UNDECLARED.keys()
+    imported_by_trainer = {
         name
         for name, files in imported().items()
         if any(file.startswith(("trainer/", "schemas/")) for file in files)
     }
-    assert of_trainer - known == set()
+    assert imported_by_trainer - may_be_imported == set()
 
 
 def test_the_commands_look_for_every_package_of_the_pipeline() -> None:
-    of_commands = {normalized(name) for name in PACKAGES_OF_COMMANDS}
-    assert of_commands == declared("pipeline") - declared()
+    packages = {normalized(name) for name in PACKAGES_OF_COMMANDS}
+    assert packages == declared("pipeline") - declared()
 
 
 def test_a_staged_wheel_brings_the_packages_of_the_pipeline() -> None:
@@ -129,9 +126,8 @@ def test_a_staged_wheel_brings_the_packages_of_the_pipeline() -> None:
     options = package_options(staged)
     assert options["requirements_cache"] == "skip"
     lines = Path(options["requirements_file"]).read_text().splitlines()
-    versions = {
-        normalized(name): version for name, _, version in (x.partition("==") for x in lines)
-    }
+    pins = dict(line.split("==") for line in lines)
+    versions = {normalized(name): version for name, version in pins.items()}
     assert versions["praw"] == importlib.metadata.version("praw")
     assert {"lxml", "aiohttp", "duckdb", "trafilatura"} < versions.keys()
     # Beam is in the worker's image; the wheel itself is staged.
@@ -147,15 +143,11 @@ def test_an_extra_of_the_pipeline_brings_the_pipeline(extra: str) -> None:
 
 
 def test_every_kind_of_file_that_shapes_bytes_is_digested() -> None:
-    paths = [
-        path
-        for package in ("owt_pipeline", "schemas")
-        for path in (REPOSITORY / package).rglob("*.*")
-    ]
+    paths = [*(REPOSITORY / "owt_pipeline").rglob("*.*"), *(REPOSITORY / "schemas").rglob("*.*")]
     kinds = {path.suffix for path in paths if path.is_file() and "__pycache__" not in path.parts}
-    assert kinds - {".typed", ".yaml", ".zst", ".gz"} == set(
-        versions.SHAPING
-    )  # the demo's inputs are sources
+    # The compressed files are the demo's inputs, which a run digests as sources.
+    shapes_no_bytes = {".typed", ".yaml", ".zst", ".gz"}
+    assert kinds - shapes_no_bytes == set(versions.SHAPING)
 
 
 SHAPES_NO_BYTES = {
@@ -189,19 +181,19 @@ def test_another_projects_package_of_our_name_is_one_line(name: str, tmp_path: P
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise SystemError('not ours')")
     command = [sys.executable, "-m", "owt_pipeline", "--version"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=tmp_path, env=bare(), capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1
-    assert done.stderr.startswith(
+    assert process.returncode == 1
+    assert process.stderr.startswith(
         f"owt: error: the package {name} is another project's ({tmp_path / name})"
     )
-    assert done.stderr.count("\n") == 1
+    assert process.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_two_builds_of_the_wheel_have_the_same_bytes(tmp_path: Path) -> None:
-    """From the committed files, at the time of their commit, as CONTRIBUTING says."""
+    """They are built from committed files at the time of their commit, as CONTRIBUTING advises."""
     built = []
     for name in ("one", "two"):
         checkout = tmp_path / name
@@ -210,47 +202,36 @@ def test_two_builds_of_the_wheel_have_the_same_bytes(tmp_path: Path) -> None:
             checkout,
             ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"),
         )
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--wheel-dir",
-            "dist",
-            ".",
-        ]
-        subprocess.run(
-            command, cwd=checkout, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, check=True
-        )
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+        command += ["--wheel-dir", "dist", "."]
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+        subprocess.run(command, cwd=checkout, env=environment, check=True)
         (wheel_file,) = (checkout / "dist").glob("*.whl")
         built.append(wheel_file.read_bytes())
     assert built[0] == built[1]
 
 
 def run(command: list[str | Path], folder: Path) -> str:
-    """Run a command in `folder` with an environment that knows nothing of the checkout; returns
-    what it printed."""
-    done = subprocess.run(
+    """Run a command in `folder`, where nothing of the checkout is found; return its output."""
+    process = subprocess.run(
         command, cwd=folder, env=bare(), capture_output=True, text=True, timeout=400, check=False
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    return process.stdout
 
 
 UV = [sys.executable, "-m", "uv"]
 
 
 def install(environment: Path, *requirements: str | Path) -> None:
-    """Install into an environment, in the pinned versions."""
+    """Install requirements into an environment, in the pinned versions."""
     pinned = ["--constraint", REPOSITORY / "constraints.txt", *requirements]
     subprocess.run([*UV, "pip", "install", "--quiet", "--python", environment, *pinned], check=True)
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and what it requires, without an extra."""
+    """An environment with the wheel and its requirements, without an extra."""
     folder = tmp_path_factory.mktemp("base")
     run([*UV, "venv", "--quiet", "--python", sys.executable, folder / "venv"], folder)
     install(folder / "venv", wheel())
@@ -270,10 +251,10 @@ def test_the_base_installation_runs_every_library_function(base: Path, tmp_path:
 @pytest.mark.slow
 def test_owt_without_the_pipeline_is_one_line_that_helps(base: Path, tmp_path: Path) -> None:
     for command in ([base / "bin/owt", "demo"], [base / "bin/python", "-m", "owt_pipeline"]):
-        done = subprocess.run(command, cwd=tmp_path, env=bare(), capture_output=True, text=True)
-        assert done.returncode == 1
-        assert done.stdout == ""
-        (line,) = done.stderr.splitlines()
+        process = subprocess.run(command, cwd=tmp_path, env=bare(), capture_output=True, text=True)
+        assert process.returncode == 1
+        assert process.stdout == ""
+        (line,) = process.stderr.splitlines()
         assert line.startswith("owt: error: only the library is installed")
     advice = re.search(r"pip install '([^']+)'$", line)
     assert advice is not None
@@ -285,17 +266,15 @@ def test_owt_without_the_pipeline_is_one_line_that_helps(base: Path, tmp_path: P
 TRAIN = """
 import runpy, sys
 others = "owt_pipeline apache_beam duckdb lxml orjson tokenizers xxhash zstandard".split()
-sys.modules |= dict.fromkeys(others)  # to import one is an error
+# Importing any of these is an error.
+sys.modules |= dict.fromkeys(others)
 runpy.run_module("trainer.train", run_name="__main__")
 """
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_the_demo_and_the_trainer_its_tokens(
-    tmp_path: Path,
-) -> None:
-    """The wheel in an empty environment, far from the checkout; then its trainer where nothing
-    else can be imported."""
+def test_the_wheel_runs_the_demo_and_the_trainer_its_tokens(tmp_path: Path) -> None:
+    """The wheel runs in an empty environment; its trainer where nothing else can be imported."""
     built = wheel()
     check = run([sys.executable, "-m", "twine", "check", "--strict", built], tmp_path)
     assert "PASSED" in check
@@ -305,24 +284,13 @@ def test_the_wheel_runs_the_demo_and_the_trainer_its_tokens(
     names = run([*UV, "pip", "freeze", "--python", empty], tmp_path).lower()
     assert re.search(r"^owt-pipeline @ .*\.whl$", names, re.MULTILINE)
     assert not re.search(r"^(torch|scipy|pytest|obstore)==", names, re.MULTILINE)
-    said = run([empty / "bin/owt", "demo", "demo-run", "--workers", "2"], tmp_path)
-    assert "no problems found" in said
+    output = run([empty / "bin/owt", "demo", "demo-run", "--workers", "2"], tmp_path)
+    assert "no problems found" in output
     if importlib.util.find_spec("torch") is None:
         return
     subprocess.run([sys.executable, "-m", "zipfile", "-e", built, tmp_path], check=True)
-    size = [
-        "--preset",
-        "tiny",
-        "--batch_tokens",
-        "256",
-        "--max_steps",
-        "3",
-        "--warmup_steps",
-        "1",
-        "--val_every",
-        "3",
-    ]
-    run(
-        [sys.executable, "-c", TRAIN, "--data", "demo-run/tokens", "--out", "gpt2", *size], tmp_path
-    )
+    command = [sys.executable, "-c", TRAIN, "--data", "demo-run/tokens", "--out", "gpt2"]
+    command += ["--preset", "tiny", "--batch_tokens", "256", "--max_steps", "3"]
+    command += ["--warmup_steps", "1", "--val_every", "3"]
+    run(command, tmp_path)
     assert list((tmp_path / "gpt2").rglob("*.safetensors"))

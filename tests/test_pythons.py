@@ -1,7 +1,7 @@
-"""The oldest and the newest Python that the project supports, as users have them.
+"""The oldest and the newest Python that the project supports, installed as users have them.
 
-Each environment holds the wheel with the newest versions that its requirements allow, and none of
-the packages of the extra `dev`, so that a dependency which only `dev` brings is found missing.
+Each environment holds the wheel with the newest versions that its requirements allow. It does not
+hold the packages of the extra `dev`, so that a dependency which only `dev` brings is found missing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tests.engines.environments import bare, wheel
 
 pytestmark = pytest.mark.pythons
 
-OLDEST, NEWEST = "3.11", "3.13"
+OLDEST = "3.11"
+NEWEST = "3.13"
 UV = [sys.executable, "-m", "uv"]
 
 NOTEBOOK = REPOSITORY / "docs/notebooks/parts.ipynb"
+# The packages that the notebook needs besides the project. ipywidgets is not among them.
 OF_THE_NOTEBOOK = ["nbclient", "ipykernel", "matplotlib", "pandas"]
-"""What the notebook needs besides the project: ipywidgets is not among them."""
 
 EXECUTE = """\
 import sys
@@ -55,15 +56,15 @@ def interpreter(version: str) -> Path | None:
     candidates = [shutil.which(f"python{version}"), *installed.glob(f"{version}.*/bin/python")]
     for candidate in filter(None, candidates):
         command = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.stdout.strip() == version:
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.stdout.strip() == version:
             return Path(candidate)
     return None
 
 
 @pytest.fixture(scope="module", params=[OLDEST, NEWEST])
 def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an environment `venv` of a Python version: the wheel and the pipeline."""
+    """A folder with an environment `venv` of a Python version, which holds the wheel."""
     program = interpreter(request.param)
     if program is None:
         if os.environ.get("OWT_REQUIRE_PYTHONS"):
@@ -82,9 +83,9 @@ def install(folder: Path, *requirements: str | Path) -> None:
 
 
 def run(environment: Path, *command: str | Path, code: int = 0) -> str:
-    """Run a program of the environment in its folder; returns what it printed."""
+    """Run a program of the environment in its folder; return its output."""
     program, *arguments = command
-    done = subprocess.run(
+    process = subprocess.run(
         [environment / "venv/bin" / program, *arguments],
         cwd=environment,
         env=bare(),
@@ -93,8 +94,8 @@ def run(environment: Path, *command: str | Path, code: int = 0) -> str:
         timeout=500,
         check=False,
     )
-    output = done.stdout + done.stderr
-    assert done.returncode == code, output[-3000:]
+    output = process.stdout + process.stderr
+    assert process.returncode == code, output[-3000:]
     return output
 
 
@@ -106,7 +107,7 @@ def test_the_project_declares_these_versions() -> None:
 
 
 def test_the_library_is_the_base_installation(environment: Path) -> None:
-    """First, while the environment has no extra."""
+    """Runs first, while the environment has no extra."""
     run(environment, "python", REPOSITORY / "tests/base_installation.py")
     install(environment, f"{wheel()}[pipeline]")
 
@@ -117,8 +118,8 @@ def test_the_demo_a_second_generation_and_the_notebook_run(environment: Path) ->
     run(environment, "owt", "demo", "--write_inputs", "inputs")
     sources = ["--dumps", "inputs/RS_demo.zst", "--pages_from", "inputs/demo.warc.gz"]
     run(environment, "owt", "run", "grown", *sources)
-    more = "url\nhttps://example.org/new\nhttps://example.org/new\n"
-    (environment / "more.csv").write_text(more)
+    links = "url\nhttps://example.org/new\nhttps://example.org/new\n"
+    (environment / "more.csv").write_text(links)
     install(environment, *OF_THE_NOTEBOOK)
     printed = run(environment, "python", "-c", EXECUTE, NOTEBOOK, ADD)
     assert printed.count("image/png") == 2

@@ -35,8 +35,8 @@ owt_pipeline        9.5       12       15        4      1.5       25       70   
 trainer             9.5       12       15        4      1.5       25       70       10        5
 schemas             9.5       12       15        4      1.5       25       70       10       11
 dags                9.5       12       15        4      1.5       25       70       10        5
-benchmarks          9.1       15       18       14      6.2        9       48       24       11
-tests               9.0       15        9        7        6        4       45       40       15
+benchmarks          9.5       12       15        4      1.5       25       70       10        5
+tests               9.0     13.5      8.5        1        1       15       90        3        4
 """
 MINIMUMS = {"comments", "verb"}
 

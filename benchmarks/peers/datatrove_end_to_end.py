@@ -1,14 +1,19 @@
-"""The work from WARC to a deduplicated corpus, done by datatrove from PyPI: the peer of
-`end_to_end.py`.
+"""Deduplicate the pages of a WARC file with datatrove from PyPI: the peer of `end_to_end.py`.
 
     .venv-peers/bin/python benchmarks/peers/datatrove_end_to_end.py PAGES.warc.gz WORKERS
 
-It is the pipeline of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`) with
-their defaults: WarcReader, Trafilatura, FTFYFormatter and JsonlWriter, then MinHash signatures,
-buckets, clusters and the filter. Tokenizing, FineWeb's quality filters and language identification
-are left out. datatrove distributes work by file, so the WARC is first split into one file per
-worker; that is not timed. Prints one JSON object: seconds a step and in all, pages in, documents
-out.
+The steps are those of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`),
+with their defaults:
+
+1. extract: WarcReader, Trafilatura, FTFYFormatter, JsonlWriter
+2. signatures: MinHash signatures
+3. buckets, cluster: which documents repeat another
+4. filter: the other documents
+
+Tokenizing, FineWeb's quality filters and the identification of the language are left out. datatrove
+distributes work by file, so the WARC file is first split into one file for each worker, which is
+not timed. Prints one JSON object with the seconds of each step and of all, the pages that were
+read, and the documents before and after the filter.
 """
 
 from __future__ import annotations
@@ -18,7 +23,6 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -34,88 +38,82 @@ from warcio.warcwriter import WARCWriter
 
 
 def main() -> None:
-    warc, workers = Path(sys.argv[1]), int(sys.argv[2])
+    """Run the pipeline over the WARC file with the number of workers of the command line."""
+    warc = Path(sys.argv[1])
+    num_workers = int(sys.argv[2])
     with tempfile.TemporaryDirectory(prefix="datatrove-") as name:
         folder = Path(name)
-        pages = split_by_worker(warc, folder / "pages", workers)
-        seconds = {step: timed(run) for step, run in steps(folder, workers)}
+        num_pages = split_by_worker(warc, folder / "pages", num_workers)
+        seconds_by_step = {}
+        for step, executor in make_steps(folder, num_workers).items():
+            started = time.perf_counter()
+            executor.run()
+            seconds_by_step[step] = time.perf_counter() - started
         report = {
-            "pages": pages,
+            "pages": num_pages,
             "documents": count_lines(folder / "text"),
             "documents_kept": count_lines(folder / "deduplicated"),
-            "seconds_by_step": {step: round(value, 2) for step, value in seconds.items()},
-            "seconds": round(sum(seconds.values()), 2),
+            "seconds_by_step": {
+                step: round(seconds, 2) for step, seconds in seconds_by_step.items()
+            },
+            "seconds": round(sum(seconds_by_step.values()), 2),
         }
     print(json.dumps(report))
 
 
-def steps(folder: Path, workers: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The pipelines in order, each a function that runs it; every one of them writes below
-    `folder`."""
-    minhash = MinhashConfig()
-
-    def path(name: str) -> str:
-        return str(folder / name)
-
-    pipelines: dict[str, tuple[int, list[object]]] = {
-        "extract": (
-            workers,
-            [WarcReader(path("pages")), Trafilatura(), FTFYFormatter(), JsonlWriter(path("text"))],
-        ),
-        "signatures": (
-            workers,
-            [JsonlReader(path("text")), MinhashDedupSignature(path("signatures"), config=minhash)],
-        ),
-        "buckets": (
-            minhash.num_buckets,
-            [MinhashDedupBuckets(path("signatures"), path("buckets"), config=minhash)],
-        ),
-        "cluster": (1, [MinhashDedupCluster(path("buckets"), path("repeats"), config=minhash)]),
-        "filter": (
-            workers,
-            [
-                JsonlReader(path("text")),
-                MinhashDedupFilter(path("repeats")),
-                JsonlWriter(path("deduplicated")),
-            ],
-        ),
+def make_steps(folder: Path, num_workers: int) -> dict[str, LocalPipelineExecutor]:
+    """Return the steps in their order. Each reads and writes below `folder`."""
+    config = MinhashConfig()
+    pages = str(folder / "pages")
+    text = str(folder / "text")
+    signatures = str(folder / "signatures")
+    buckets = str(folder / "buckets")
+    repeats = str(folder / "repeats")
+    deduplicated = str(folder / "deduplicated")
+    blocks_by_step = {
+        "extract": [WarcReader(pages), Trafilatura(), FTFYFormatter(), JsonlWriter(text)],
+        "signatures": [JsonlReader(text), MinhashDedupSignature(signatures, config=config)],
+        "buckets": [MinhashDedupBuckets(signatures, buckets, config=config)],
+        "cluster": [MinhashDedupCluster(buckets, repeats, config=config)],
+        "filter": [JsonlReader(text), MinhashDedupFilter(repeats), JsonlWriter(deduplicated)],
     }
-    for name, (tasks, blocks) in pipelines.items():
-        executor = LocalPipelineExecutor(
-            blocks, tasks=tasks, workers=workers, logging_dir=str(folder / "logs" / name)
+    # As in datatrove's example, a task reads one bucket, and one task clusters all of them.
+    num_tasks_by_step = {"buckets": config.num_buckets, "cluster": 1}
+    return {
+        step: LocalPipelineExecutor(
+            blocks,
+            tasks=num_tasks_by_step.get(step, num_workers),
+            workers=num_workers,
+            logging_dir=str(folder / "logs" / step),
         )
-        yield name, executor.run
+        for step, blocks in blocks_by_step.items()
+    }
 
 
-def timed(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
-def split_by_worker(warc: Path, folder: Path, workers: int) -> int:
-    """Deal the records of `warc` out to one file per worker in turn; returns the number of
-    responses."""
+def split_by_worker(warc: Path, folder: Path, num_workers: int) -> int:
+    """Split a WARC file's responses into a file for each worker; return the number of responses."""
     folder.mkdir(parents=True)
-    pages = 0
+    num_responses = 0
     with ExitStack() as stack:
-        parts = [
-            WARCWriter(stack.enter_context(open(folder / f"part-{i}.warc.gz", "wb")), gzip=True)
-            for i in range(workers)
-        ]
+        writers = []
+        for number in range(num_workers):
+            part = stack.enter_context(open(folder / f"part-{number}.warc.gz", "wb"))
+            writers.append(WARCWriter(part, gzip=True))
         for record in ArchiveIterator(stack.enter_context(open(warc, "rb"))):
-            if record.rec_type == "response":
-                parts[pages % workers].write_record(record)
-                pages += 1
-    return pages
+            if record.rec_type != "response":
+                continue
+            writers[num_responses % num_workers].write_record(record)
+            num_responses += 1
+    return num_responses
 
 
 def count_lines(folder: Path) -> int:
-    total = 0
+    """Return the number of lines in a folder of compressed JSON lines."""
+    num_lines = 0
     for file in folder.glob("*.jsonl.gz"):
         with gzip.open(file, "rb") as lines:
-            total += sum(1 for _ in lines)
-    return total
+            num_lines += sum(1 for _ in lines)
+    return num_lines
 
 
 if __name__ == "__main__":

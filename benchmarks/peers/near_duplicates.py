@@ -1,11 +1,14 @@
-"""Near-duplicates by the library and by peers, each as its documentation shows it: what
-`dedupe.py` measures.
+"""Find near-duplicates with the library or a peer, for `dedupe.py`.
 
     python benchmarks/peers/near_duplicates.py NAME DOCUMENTS.jsonl
 
-Documents have `id` and `text`. Word 5-grams, threshold 0.8, 128 permutations; datatrove has its own
-defaults. All but text-dedup, which is a command, run in this process. Prints the ids of removed
-documents as JSON.
+NAME is a key of FINDERS. A document has `id` and `text`, and its number is its id. Each peer is
+called as its documentation shows it, with word 5-grams, a threshold of 0.8 and 128 permutations;
+datatrove has its own defaults. text-dedup is a command, so it runs in a process of its own. The
+others run in this process, whose start and imports count for all of them alike. Prints the ids of
+removed documents as JSON.
+
+Imports stand in the functions, since a peer's environment does not have the library.
 """
 
 from __future__ import annotations
@@ -18,85 +21,96 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-THRESHOLD, NUM_PERM, NGRAM = 0.8, 128, 5
+THRESHOLD = 0.8
+NUM_PERM = 128
+NGRAM = 5
 
 
-def ours(path: Path) -> list[int]:
+def find_with_library(path: Path) -> list[int]:
+    """Return the rows that `near_duplicates` removes."""
     import owt_pipeline
 
-    return owt_pipeline.near_duplicates(path, threshold=THRESHOLD, workers=1)["row"].to_pylist()
+    removed = owt_pipeline.near_duplicates(path, threshold=THRESHOLD, workers=1)
+    return removed["row"].to_pylist()
 
 
-def rensa(path: Path) -> list[int]:
-    """A document is removed if the sketch of an earlier one shares enough of its values for the
-    threshold."""
+def find_with_rensa(path: Path) -> list[int]:
+    """Return the documents whose sketch has enough in common with the sketch of an earlier one."""
     from rensa import RMinHash, RMinHashLSH
 
-    index, sketches, gone = RMinHashLSH(THRESHOLD, NUM_PERM, 16), [], []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file):
-            words = re.findall(r"\w+", json.loads(line)["text"].lower())
-            sketch = RMinHash(NUM_PERM, 42)
-            sketch.update(
-                [" ".join(words[i : i + NGRAM]) for i in range(max(len(words) - NGRAM + 1, 1))]
-            )
-            sketches.append(sketch)
-            if any(sketch.jaccard(sketches[other]) >= THRESHOLD for other in index.query(sketch)):
-                gone.append(number)
-            else:
-                index.insert(number, sketch)
-    return gone
+    index = RMinHashLSH(THRESHOLD, NUM_PERM, 16)
+    sketches = []
+    removed = []
+    for number, shingles in enumerate(read_shingles(path)):
+        sketch = RMinHash(NUM_PERM, 42)
+        sketch.update(shingles)
+        sketches.append(sketch)
+        candidates = (sketches[candidate] for candidate in index.query(sketch))
+        if any(sketch.jaccard(candidate) >= THRESHOLD for candidate in candidates):
+            removed.append(number)
+        else:
+            index.insert(number, sketch)
+    return removed
 
 
-def datasketch(path: Path) -> list[int]:
-    """A document is removed if anything is found in the index, else inserted; nothing is
-    verified."""
+def find_with_datasketch(path: Path) -> list[int]:
+    """Return the documents for which the index has a candidate, without verifying it."""
     from datasketch import MinHash, MinHashLSH
 
-    index, gone = MinHashLSH(threshold=THRESHOLD, num_perm=NUM_PERM), []
+    index = MinHashLSH(threshold=THRESHOLD, num_perm=NUM_PERM)
+    removed = []
+    for number, shingles in enumerate(read_shingles(path)):
+        sketch = MinHash(num_perm=NUM_PERM)
+        sketch.update_batch({shingle.encode() for shingle in shingles})
+        if index.query(sketch):
+            removed.append(number)
+        else:
+            index.insert(number, sketch)
+    return removed
+
+
+def read_shingles(path: Path) -> Iterator[list[str]]:
+    """Yield the word n-grams of each document. A shorter document is one shingle."""
     with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file):
+        for line in file:
             words = re.findall(r"\w+", json.loads(line)["text"].lower())
-            sketch = MinHash(num_perm=NUM_PERM)
-            count = max(len(words) - NGRAM + 1, 1)
-            sketch.update_batch({" ".join(words[i : i + NGRAM]).encode() for i in range(count)})
-            if index.query(sketch):
-                gone.append(number)
-            else:
-                index.insert(number, sketch)
-    return gone
+            num_shingles = max(len(words) - NGRAM + 1, 1)
+            yield [" ".join(words[start : start + NGRAM]) for start in range(num_shingles)]
 
 
-def text_dedup(path: Path) -> list[str]:
-    """Its command, with its faster hash."""
+def find_with_text_dedup(path: Path) -> list[str]:
+    """Return the documents that the command of text-dedup removes, with its faster hash."""
     import datasets
 
     with tempfile.TemporaryDirectory() as folder:
-        where = {
+        flags = {
             "--path": "json",
             "--data_files": path.resolve(),
             "--split": "train",
             "--column": "text",
-        }
-        where |= {"--output": f"{folder}/out", "--cache_dir": f"{folder}/cache"}
-        how = {
+            "--output": f"{folder}/out",
+            "--cache_dir": f"{folder}/cache",
             "--ngram": NGRAM,
             "--num_perm": NUM_PERM,
             "--threshold": THRESHOLD,
             "--hash_func": "xxh3",
+            "--num_proc": 1,
         }
-        flags = [str(part) for item in {**where, **how, "--num_proc": 1}.items() for part in item]
-        command = [sys.executable, "-m", "text_dedup.minhash", *flags]
+        command = [sys.executable, "-m", "text_dedup.minhash"]
+        for flag, value in flags.items():
+            command += [flag, str(value)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        kept = set(datasets.load_from_disk(f"{folder}/out")["id"])
-    ids = [json.loads(line)["id"] for line in path.open(encoding="utf-8")]
-    return [one for one in ids if one not in kept]
+        kept_ids = set(datasets.load_from_disk(f"{folder}/out")["id"])
+    with path.open(encoding="utf-8") as file:
+        ids = [json.loads(line)["id"] for line in file]
+    return [document_id for document_id in ids if document_id not in kept_ids]
 
 
-def datatrove(path: Path) -> list[str]:
-    """Its four steps, with its defaults."""
+def find_with_datatrove(path: Path) -> list[str]:
+    """Return the documents that the four steps of datatrove remove, with its defaults."""
     from datatrove.pipeline import dedup
     from datatrove.pipeline.dedup.minhash import MinhashConfig
     from datatrove.pipeline.readers import JsonlReader
@@ -104,36 +118,39 @@ def datatrove(path: Path) -> list[str]:
 
     logger.remove()
     logging.disable(logging.WARNING)
-    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(sys.stderr):
-        text, signatures, buckets, repeats = (
-            f"{name}/{part}" for part in ("text", "signatures", "buckets", "repeats")
-        )
+    # The steps print, and the output of this program is JSON.
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        text = f"{folder}/text"
+        signatures = f"{folder}/signatures"
+        buckets = f"{folder}/buckets"
+        repeats = f"{folder}/repeats"
         Path(text).mkdir()
         shutil.copy(path, f"{text}/00000.jsonl")
         config = MinhashConfig()
         dedup.MinhashDedupSignature(signatures, config=config).run(JsonlReader(text).run())
         for bucket in range(config.num_buckets):
-            step = dedup.MinhashDedupBuckets(signatures, buckets, config=config)
-            step.run(rank=bucket, world_size=config.num_buckets)
+            find_pairs = dedup.MinhashDedupBuckets(signatures, buckets, config=config)
+            find_pairs.run(rank=bucket, world_size=config.num_buckets)
         dedup.MinhashDedupCluster(buckets, repeats, config=config).run()
-        kept = {
-            document.id
-            for document in dedup.MinhashDedupFilter(repeats).run(JsonlReader(text).run())
-        }
-        return [document.id for document in JsonlReader(text).run() if document.id not in kept]
+        keep_unique = dedup.MinhashDedupFilter(repeats)
+        kept_ids = {document.id for document in keep_unique.run(JsonlReader(text).run())}
+        ids = [document.id for document in JsonlReader(text).run()]
+    return [document_id for document_id in ids if document_id not in kept_ids]
 
 
 FINDERS = {
-    "owt.near_duplicates": ours,
-    "rensa": rensa,
-    "datasketch": datasketch,
-    "text-dedup": text_dedup,
-    "datatrove": datatrove,
+    "owt.near_duplicates": find_with_library,
+    "rensa": find_with_rensa,
+    "datasketch": find_with_datasketch,
+    "text-dedup": find_with_text_dedup,
+    "datatrove": find_with_datatrove,
 }
 
 
 def main() -> None:
-    print(json.dumps({"removed": FINDERS[sys.argv[1]](Path(sys.argv[2]))}))
+    """Run the finder that the command line names over its file."""
+    find = FINDERS[sys.argv[1]]
+    print(json.dumps({"removed": find(Path(sys.argv[2]))}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""News on which extraction is judged only."""
+"""The scores of news, which are used to judge the extraction only."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from benchmarks.extraction_model.news import FILE, read_news, score_news
 
 
 def page(truth: str) -> LabelledPage:
+    """Return a labelled page of news."""
     return LabelledPage("fundus", "http://a.example/", "", "fundus", truth)
 
 
 def test_words_count_without_case_and_as_often_as_they_occur() -> None:
-    found = score_news([page("The cat and the end")], ["the CAT, the dog"])
-    # shared: the, the, cat; the text has 4 words and the truth 5
-    assert found["f1"] == pytest.approx(2 * 3 / (4 + 5))
-    assert found["junk"] == pytest.approx(1 / 4)
-    assert found["lost"] == pytest.approx(2 / 5)
+    scores = score_news([page("The cat and the end")], ["the CAT, the dog"])
+    # They share "the", "the" and "cat". The text has 4 words and the truth 5.
+    assert scores["f1"] == pytest.approx(2 * 3 / (4 + 5))
+    assert scores["junk"] == pytest.approx(1 / 4)
+    assert scores["lost"] == pytest.approx(2 / 5)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +41,9 @@ def test_chinese_japanese_and_korean_are_compared_by_characters(
     assert score_news([page(truth)], [text])["f1"] == pytest.approx(f1)
 
 
-def test_f1_is_the_mean_of_pages_and_junk_that_of_words() -> None:
-    found = score_news([page("one two"), page("a")], ["one two", "b"])
-    assert found == {
+def test_f1_is_a_mean_over_pages_and_junk_over_words() -> None:
+    scores = score_news([page("one two"), page("a")], ["one two", "b"])
+    assert scores == {
         "f1": pytest.approx(0.5),
         "junk": pytest.approx(1 / 3),
         "lost": pytest.approx(1 / 3),

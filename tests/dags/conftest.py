@@ -1,5 +1,4 @@
-"""An Airflow of the tests' own: a home in a temporary folder, with a database of its own and no
-examples."""
+"""An Airflow of the tests' own: a home in a temporary folder, with its database and no examples."""
 
 from __future__ import annotations
 
@@ -10,9 +9,8 @@ from typing import Any
 
 import pytest
 
-if (
-    importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ
-):  # of make test-dags
+# `make test-dags` sets the variable, so that a missing Airflow fails.
+if importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ:
     collect_ignore_glob = ["test_*"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Set up before Airflow is imported: it reads the environment only then."""
+    """A new home of Airflow. It is set up before the import, when Airflow reads the environment."""
     home = tmp_path_factory.mktemp("airflow")
     os.environ |= {
         "AIRFLOW_HOME": str(home),
@@ -35,8 +33,7 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def dagbag(airflow_home: Path) -> Any:
-    """The DAGs of the repository, as Airflow reads them; read anew, since a test run leaves its
-    parameters behind."""
+    """The DAGs of the repository as Airflow reads them, without parameters of other tests' runs."""
     from airflow.dag_processing.dagbag import DagBag
 
     return DagBag(str(REPOSITORY / "dags"))
@@ -44,7 +41,7 @@ def dagbag(airflow_home: Path) -> Any:
 
 @pytest.fixture
 def dag(dagbag: Any) -> Any:
-    """The DAG `openwebtext`, without retries: a test waits for no second try."""
+    """The DAG `openwebtext` without retries, since a test waits for no second attempt."""
     dag = dagbag.dags["openwebtext"]
     for task in dag.tasks:
         task.retries = 0

@@ -1,4 +1,4 @@
-"""A small dump and the pages that it links to, and what a run makes of them."""
+"""A small dump and the pages that it links to, and the manifests that a run writes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PYTHON = os.environ.get(
-    "OWT_PYTHON", str(REPOSITORY / ".venv" / "bin" / "python")
-)  # which has the pipeline
+# The Python that has the pipeline. Airflow's environment does not have it.
+PYTHON = os.environ.get("OWT_PYTHON", str(REPOSITORY / ".venv" / "bin" / "python"))
 PAGES = 12
 
 
@@ -42,6 +41,7 @@ def write_pages(warc: Path) -> list[str]:
 
 
 def url_of(topic: str) -> str:
+    """Return the URL of a topic's page."""
     return f"https://host{len(topic) % 3}.example.org/{topic}"
 
 
@@ -73,7 +73,7 @@ def write_dump(dump: Path, urls: list[str]) -> None:
 
 
 def manifest(workdir: Path, dataset: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((workdir / "ledger" / "manifest.json").read_text())[
-        "datasets"
-    ][dataset]
+    """Return the manifest of a run's dataset."""
+    root = json.loads((workdir / "ledger" / "manifest.json").read_text())
+    content: dict[str, Any] = root["datasets"][dataset]
     return content

@@ -1,5 +1,4 @@
-"""The DAG `openwebtext`: Airflow reads it, starts the stages as it should, and runs them to
-token shards."""
+"""Airflow reads the DAG `openwebtext`, starts the stages as it should, and runs them to tokens."""
 
 from __future__ import annotations
 
@@ -27,21 +26,18 @@ TRAINING = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 128, "
 TRAINING |= dict.fromkeys(("max_steps", "save_every", "val_every"), 2)
 
 
-def test_airflow_reads_the_stages_in_the_pipelines_order(
-    dagbag: Any,
-) -> None:
+def test_airflow_reads_the_stages_in_the_pipelines_order(dagbag: Any) -> None:
     assert dagbag.import_errors == {}
     assert list(dagbag.dags) == ["openwebtext"]
     dag = dagbag.dags["openwebtext"]
     assert dag.timetable.can_be_scheduled is False
-    assert (
-        dag.max_active_runs > 1
-    )  # runs of different directories; the lock of one refuses a second
+    # Runs of different directories may overlap. The lock of a directory refuses a second run.
+    assert dag.max_active_runs > 1
     assert "PYTHON -m owt_pipeline run RUN --until STAGE" in dag.doc_md
     assert all(task.retries == 2 for task in dag.tasks)
     assert [task.task_id for task in dag.topological_sort()][: len(ORDER) + 1] == [*ORDER, "verify"]
-    for before, after in itertools.pairwise([*ORDER, "verify"]):
-        assert dag.get_task(after).upstream_task_ids == {before}
+    for task_id, next_task_id in itertools.pairwise([*ORDER, "verify"]):
+        assert dag.get_task(next_task_id).upstream_task_ids == {task_id}
     assert dag.get_task("verify").downstream_task_ids == {"publish", "train"}
     assets = {
         task.task_id: [asset.name for asset in task.outlets] for task in dag.tasks if task.outlets
@@ -100,9 +96,10 @@ def test_each_task_starts_its_stage_with_the_runs_flags(dag: Any, tmp_path: Path
         },
     )
     assert state == "success"
-    started, after = started[: len(ORDER)], started[len(ORDER) :]
-    assert after[0] == ["-m", "owt_pipeline", "verify", "/data/run one"]
-    assert sorted(after[1:]) == [
+    stages = started[: len(ORDER)]
+    verify, *last_tasks = started[len(ORDER) :]
+    assert verify == ["-m", "owt_pipeline", "verify", "/data/run one"]
+    assert sorted(last_tasks) == [
         [
             "-m",
             "owt_pipeline",
@@ -114,7 +111,7 @@ def test_each_task_starts_its_stage_with_the_runs_flags(dag: Any, tmp_path: Path
         ],
         ["-m", "trainer.train", "--data=/data/run one/tokens", "--out=/data/gpt2", *TINY],
     ]
-    for stage, command in zip(ORDER, started, strict=True):
+    for stage, command in zip(ORDER, stages, strict=True):
         words = ["/data/run one", "/data/owt.toml", "--until", stage, "--runner=FnApiRunner"]
         assert command[:8] == ["-m", "owt_pipeline", "run", *words]
         assert "--workers=2" in command
@@ -131,8 +128,7 @@ def test_each_task_starts_its_stage_with_the_runs_flags(dag: Any, tmp_path: Path
 
 
 def test_a_run_cannot_choose_the_program_that_is_started(dag: Any, tmp_path: Path) -> None:
-    """Neither by the interpreter, which is the deployment's, nor by words that a shell would
-    read."""
+    """The interpreter is the deployment's, and no shell reads the parameters."""
     assert "python" not in dag.params
     words = {
         "run": "/data/$(touch x); python -c pass",
@@ -143,7 +139,7 @@ def test_a_run_cannot_choose_the_program_that_is_started(dag: Any, tmp_path: Pat
     assert not chosen.exists()
     for stage, command in zip(ORDER, started, strict=True):
         assert command[:6] == ["-m", "owt_pipeline", "run", words["run"], "--until", stage]
-        # What is left empty is left to the settings; what comes after the report is skipped.
+        # An empty parameter leaves the value to the settings, and skips a task after the report.
         assert command[6:] == [
             "--runner=FnApiRunner",
             "--dumps={{ var.value.owt_python }}",
@@ -155,13 +151,16 @@ def test_a_run_cannot_choose_the_program_that_is_started(dag: Any, tmp_path: Pat
 def test_a_stage_on_dataflow_waits_for_its_job_and_ends_like_it(
     dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, state: str
 ) -> None:
-    """One command submits, asks, and gets the outcome; meanwhile it ends with 4."""
+    """The same command submits a job, asks for its state, and reports its outcome.
+
+    It ends with 4 until the job has ended.
+    """
     monkeypatch.setattr(type(dag.get_task("collect")), "poll_interval", timedelta(milliseconds=10))
     run = {"run": "gs://b/run", "runner": "DataflowRunner", "beam_flags": {"project": "p"}}
-    ended, started = commands_of(
+    last_state, started = commands_of(
         dag, tmp_path, run, [4, 4, last], mark_success_pattern="(?!collect$).*"
     )
-    assert ended == state
+    assert last_state == state
     assert len(started) == 3
     assert started[0] == started[1] == started[2]
     assert {"--runner=DataflowRunner", "--project=p", "--no_wait_until_finish"} <= set(started[0])
@@ -170,7 +169,7 @@ def test_a_stage_on_dataflow_waits_for_its_job_and_ends_like_it(
 def test_a_second_run_completes_a_failed_one_up_to_the_tokens(
     dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one verifies, publishes to a Hub on loopback, and trains."""
+    """The second run verifies, publishes to a Hub on loopback, and trains."""
     from airflow.models.asset import AssetEvent
     from airflow.utils.session import create_session
 
@@ -187,19 +186,20 @@ def test_a_second_run_completes_a_failed_one_up_to_the_tokens(
         "workers": 1,
     }
 
-    assert (
-        dag.test(run_conf={**run, "pages_from": [str(tmp_path / "missing.warc.gz")]}).state
-        == "failed"
-    )
+    first_run = dag.test(run_conf={**run, "pages_from": [str(tmp_path / "missing.warc.gz")]})
+    assert first_run.state == "failed"
     assert manifest(workdir, "urls")["counts"]["left"] == PAGES
     assert not (workdir / "documents").exists()
     collected = {path: path.stat().st_mtime_ns for path in (workdir / "urls").iterdir()}
 
-    more = {"publish": "hf://someone/web", "model": str(tmp_path / "gpt2"), "train_flags": TRAINING}
+    run["pages_from"] = [str(warc)]
+    run["publish"] = "hf://someone/web"
+    run["model"] = str(tmp_path / "gpt2")
+    run["train_flags"] = TRAINING
     with hub_server() as hub:
         for name, value in environment_of(hub, tmp_path / "hf").items():
             monkeypatch.setenv(name, value)
-        assert dag.test(run_conf={**run, **more, "pages_from": [str(warc)]}).state == "success"
+        assert dag.test(run_conf=run).state == "success"
     assert {path: path.stat().st_mtime_ns for path in (workdir / "urls").iterdir()} == collected, (
         "collect ran again, though its output was finished"
     )
@@ -210,12 +210,9 @@ def test_a_second_run_completes_a_failed_one_up_to_the_tokens(
     assert any(name.startswith("corpus/train/part-") for name in hub.files["someone/web"])
     assert (tmp_path / "gpt2" / "checkpoints" / "step-00000002").is_dir()
     with create_session() as session:
-        events = {
-            e.asset.name
-            for e in session.query(AssetEvent).all()
-            if e.extra == {"run": str(workdir)}
-        }
-    assert events == {"owt_corpus", "owt_tokens", "owt_report"}
+        events = session.query(AssetEvent).all()
+        assets = {event.asset.name for event in events if event.extra == {"run": str(workdir)}}
+    assert assets == {"owt_corpus", "owt_tokens", "owt_report"}
 
 
 def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Path) -> None:
@@ -225,22 +222,23 @@ def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Pa
     command = command.replace("/data/", f"{tmp_path}/")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "AIRFLOW_VAR_OWT_PYTHON": PYTHON}
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=400
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
     assert manifest(tmp_path / "owt", "tokens")["counts"]["entered"] > 0
 
 
 def commands_of(
-    dag: Any, folder: Path, run: dict[str, Any], exit_codes: Sequence[int] = (), **how: str
+    dag: Any, folder: Path, run: dict[str, Any], exit_codes: Sequence[int] = (), **flags: str
 ) -> tuple[str, list[list[str]]]:
-    """Run the DAG with an interpreter that only notes its arguments, and ends with these exit
-    codes, then with 0.
+    """Run the DAG with an interpreter that only notes its arguments.
 
-    Returns the state in which it ends, and the arguments of each task.
+    It ends with these exit codes, and then with 0. Return the last state of the run, and the
+    arguments of each task.
     """
-    notes, interpreter = folder / "commands.jsonl", folder / "python"
+    notes = folder / "commands.jsonl"
+    interpreter = folder / "python"
     notes.touch()
     interpreter.write_text(
         f"#!{sys.executable}\n"
@@ -254,7 +252,7 @@ def commands_of(
     interpreter.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_VAR_OWT_PYTHON", str(interpreter))
-        state = str(dag.test(run_conf=run, **how).state)
+        state = str(dag.test(run_conf=run, **flags).state)
     return state, [json.loads(line) for line in notes.read_text().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""The DAG `openwebtext_monthly`: each interval's dump, added to one run."""
+"""The DAG `openwebtext_monthly` adds the dump of each interval to one run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.dags.inputs import PYTHON, manifest, write_dump, write_pages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NOT_COLLECT = "(?!collect$).*"
+ALL_BUT_COLLECT = "(?!collect$).*"
 SETTINGS = {
     "first": "2023-12",
     "run": "/data/run",
@@ -35,6 +35,7 @@ def dags_of(folder: Path, settings: Any) -> Any:
 
 @pytest.fixture
 def monthly(airflow_home: Path, tmp_path: Path) -> Any:
+    """The DAG with SETTINGS."""
     return dags_of(tmp_path, SETTINGS).dags["openwebtext_monthly"]
 
 
@@ -70,21 +71,20 @@ def test_each_month_is_added_after_the_months_before_it(monthly: Any) -> None:
     assert (monthly.max_active_runs, monthly.catchup) == (1, True)
 
 
-@pytest.mark.timeout(900)  # three runs, on a machine that may be busy
+# It has three runs, on a machine that may be busy.
+@pytest.mark.timeout(900)
 def test_a_backfill_of_three_months_makes_three_generations(
     airflow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each interval of a backfill, in order: what its task gives to `openwebtext`, and that DAG
-    run with it."""
+    """Each interval of a backfill runs `openwebtext` with the parameters of its task, in order."""
     from airflow.serialization.serialized_objects import DagSerialization
 
     monkeypatch.setenv("AIRFLOW_VAR_OWT_PYTHON", PYTHON)
     urls = write_pages(tmp_path / "pages.warc.gz")
     months = ["2023-12", "2024-01", "2024-02"]
     for number, month in enumerate(months):
-        write_dump(
-            tmp_path / f"RS_{month}.zst", urls[4 * number : 4 * number + 5]
-        )  # each month one of the next, too
+        # A month's dump also has the first URL of the next month.
+        write_dump(tmp_path / f"RS_{month}.zst", urls[4 * number : 4 * number + 5])
     settings = {
         "first": months[0],
         "run": f"{tmp_path}/run",
@@ -97,16 +97,17 @@ def test_a_backfill_of_three_months_makes_three_generations(
     dags = dags_of(tmp_path, settings).dags
     end = datetime(2024, 2, 1, tzinfo=timezone.utc)
     scheduled = DagSerialization.from_dict(DagSerialization.to_dict(dags["openwebtext_monthly"]))
-    found = scheduled.iter_dagrun_infos_between(
-        scheduled.start_date, end
-    )  # as `airflow backfill` has them
-    intervals = [info.data_interval for info in found]
+    # `airflow backfill` takes its intervals from here.
+    infos = scheduled.iter_dagrun_infos_between(scheduled.start_date, end)
+    intervals = [info.data_interval for info in infos]
     assert [f"{interval.start:%Y-%m}" for interval in intervals] == months
     counts = []
     for interval in intervals:
-        given = parameters_of(dags["openwebtext_monthly"], interval.start)
+        parameters = parameters_of(dags["openwebtext_monthly"], interval.start)
         dag = dags["openwebtext"]
-        assert dag.test(run_conf=given, mark_success_pattern=NOT_COLLECT).state == "success"
+        assert (
+            dag.test(run_conf=parameters, mark_success_pattern=ALL_BUT_COLLECT).state == "success"
+        )
         counts.append(manifest(tmp_path / "run", "urls")["counts"])
     assert [count["left"] for count in counts] == [5, 9, 12]
     assert [count["rejected"].get("seen_before", 0) for count in counts] == [0, 1, 2]

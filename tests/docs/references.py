@@ -1,7 +1,7 @@
 """Finds the references of texts: files, modules, commands, flags, settings and names.
 
 The texts are the pages, the docstrings, comments and string literals of the code, and the comments
-of other files. `references` finds what a text names; `Project` knows what exists.
+of other files. `references` finds the names in a text; `Project` knows what exists.
 """
 
 from __future__ import annotations

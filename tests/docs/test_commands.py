@@ -1,4 +1,4 @@
-"""The commands of each page work, in order, in an empty folder."""
+"""The commands of each page work in their order, in an empty folder."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
+# The command of the page on Airflow needs its environment, so tests/dags runs it.
 PAGES = [
     page
     for page in sorted(DOCS.rglob("*.md"))
     if "```console" in page.read_text() and page.stem != "airflow"
-]  # Airflow's command needs its environment: tests/dags
+]
 
-PRINTING = (
-    'python() { printf "%s\\n" "${@:2}" ""; }; '  # the words after `python -m`, and a blank line
-)
+# It prints the words after `python -m`, and a blank line.
+PRINTING = 'python() { printf "%s\\n" "${@:2}" ""; }; '
 
 
 def steps(page: Path) -> Iterator[tuple[str, str]]:
@@ -46,6 +46,7 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def run_in_shell(command: str, folder: Path) -> None:
+    """Run a command by bash; fail with the end of its output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     result = subprocess.run(
         ["bash", "-c", command],
@@ -69,7 +70,8 @@ def train_here(command: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)  # the tutorial trains, on a machine that may be busy
+# The tutorial trains, on a machine that may be busy.
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_of_a_page_works(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

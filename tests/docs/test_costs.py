@@ -16,6 +16,7 @@ ROUNDING = 0.04
 
 
 def section(title: str) -> str:
+    """Return the text of a section of the figures."""
     (text,) = re.findall(rf"^## {title}\n(.*?)(?=^## )", FIGURES, re.MULTILINE | re.DOTALL)
     return str(text)
 
@@ -41,23 +42,26 @@ def prices() -> dict[str, float]:
 
 
 def costs(num_urls: float) -> list[float]:
-    """Return a row of the table of costs by the table of rates."""
+    """Compute a row of the table of costs from the table of rates."""
     rates = {
         re.sub(r"`(\w+)`", r"\1", name): (number(rate), share, size)
         for name, rate, share, size in rows_of(section("Rates"))[1:]
     }
     del rates["fetch, from the web"]
     num_rows = num_urls / float(rates["collect"][1])
-    cpu_seconds = disk = kept_disk = 0.0
+    cpu_seconds = 0.0
+    num_bytes = 0.0
+    num_result_bytes = 0.0
     for name, (rate, share, size) in rates.items():
         cpu_seconds += num_rows / rate
         if name == "report":
             break
         num_left = num_rows * float(share)
+        # dedupe writes a row for each document that it removes, and export reads clean's rows.
         num_written = num_rows - num_left if name == "dedupe" else num_left
-        disk += num_written * number(size)
+        num_bytes += num_written * number(size)
         if name in ("export", "tokenize"):
-            kept_disk += num_written * number(size)
+            num_result_bytes += num_written * number(size)
         if name != "dedupe":
             num_rows = num_left
     num_tokens = num_rows * number(rates["tokenize"][2]) / 2
@@ -66,9 +70,9 @@ def costs(num_urls: float) -> list[float]:
     money = [
         vcpu_hours * prices()["vm"],
         vcpu_hours * prices()["dataflow"],
-        disk / 1e9 * prices()["storage"],
+        num_bytes / 1e9 * prices()["storage"],
     ]
-    return [num_rows, num_tokens, cpu_hours, disk, kept_disk, *money]
+    return [num_rows, num_tokens, cpu_hours, num_bytes, num_result_bytes, *money]
 
 
 @pytest.mark.parametrize("row", rows_of(section("What a run costs"))[1:], ids=lambda row: row[0])

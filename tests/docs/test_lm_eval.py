@@ -1,4 +1,4 @@
-"""The command of docs/training.md that measures an exported model with lm-evaluation-harness."""
+"""The command of docs/training.md measures an exported model with lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from trainer.text import Tokenizer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / ".venv-lm-eval"
+# This is lm_eval's task lambada_openai, with the texts of a file.
 TASK = """\
 task: last_words
 dataset_path: json
@@ -31,7 +32,7 @@ output_type: loglikelihood
 doc_to_text: "{{text.split(' ')[:-1]|join(' ')}}"
 doc_to_target: "{{' '+text.split(' ')[-1]}}"
 metric_list: [{metric: perplexity, aggregation: perplexity}, {metric: acc, aggregation: mean}]
-"""  # as lm_eval's lambada_openai, of a file
+"""
 
 
 @pytest.mark.slow
@@ -58,32 +59,36 @@ def test_lm_eval_gives_an_exported_model_the_scores_of_ours(
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     (line,) = (line for line in page.split("\n") if line.startswith("lm_eval "))
     program, *arguments = shlex.split(line.replace("lambada_openai,hellaswag", "last_words"))
-    local = ["--include_path", str(tmp_path), "--device", "cpu", "--output_path", "scores"]
-    paths = os.pathsep.join([str(PACKAGES), str(ROOT)])
-    own = {
-        "PYTHONPATH": paths,
+    arguments += ["--include_path", str(tmp_path), "--device", "cpu", "--output_path", "scores"]
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
         "HF_HOME": str(tmp_path / "home"),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", program, *arguments, *local],
+    process = subprocess.run(
+        [sys.executable, "-m", program, *arguments],
         cwd=tmp_path,
-        env=os.environ | own,
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         timeout=500,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-2000:]
     (written,) = (tmp_path / "scores").rglob("results_*.json")
     scores = json.loads(written.read_text())["results"]["last_words"]
 
-    tokenizer, nats = Tokenizer(tokenizer_file), 0.0
+    # The perplexity of the last word of each text, given the words before it.
+    tokenizer = Tokenizer(tokenizer_file)
+    nats = 0.0
     for text in texts:
-        ids, before = tokenizer.encode(text), len(tokenizer.encode(text.rpartition(" ")[0]))
+        ids = tokenizer.encode(text)
+        context, _, _ = text.rpartition(" ")
+        num_context_tokens = len(tokenizer.encode(context))
         with torch.no_grad():
-            logs = model(torch.tensor([ids[:-1]]))[0].log_softmax(1)
-        nats -= sum(logs[k - 1, ids[k]].item() for k in range(before, len(ids)))
+            log_probabilities = model(torch.tensor([ids[:-1]]))[0].log_softmax(1)
+        for position in range(num_context_tokens, len(ids)):
+            nats -= log_probabilities[position - 1, ids[position]].item()
     assert scores["perplexity,none"] == pytest.approx(math.exp(nats / len(texts)), rel=1e-3)
     assert 0 <= scores["acc,none"] <= 1

@@ -1,4 +1,4 @@
-"""The examples of "Use the parts in your code" and "Coming from", each run as it is written."""
+"""The examples of "Use the parts in your code" and "Coming from" run as they are written."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ import owt_pipeline as owt
 from schemas import DATASETS
 from tests.owt_pipeline.conftest import small_config, small_run  # noqa: F401
 
-pytestmark = pytest.mark.slow  # make test-parts runs them
+# `make test-parts` runs them.
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def example(title: str, page: str) -> str:
+    """Return the code of a section of a page."""
     text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
     (section,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
@@ -31,6 +33,7 @@ def example(title: str, page: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A folder with texts and pages as JSON lines. Five texts nearly repeat others."""
     texts = [
         path.read_text()[:3000].replace("<", "")
         for path in sorted((ROOT / "docs" / "how-to").glob("*.md"))[:12]
@@ -65,14 +68,15 @@ def run(
         **environment,
     }
     command = [python, "example.py"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.rpartition("RESULT ")[2].strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.rpartition("RESULT ")[2].strip()
 
 
 def texts_of(folder: Path) -> list[str]:
+    """Return the texts of a folder's posts."""
     return [json.loads(line)["text"] for line in (folder / "posts.jsonl").read_text().splitlines()]
 
 
@@ -117,30 +121,33 @@ def test_datatrove(folder: Path, parts: dict[str, str], small_run: Path) -> None
         f"from datatrove.data import Document\nBOTH = [Document(t, '') for t in ('short', "
         f"{text!r})]"
     )
-    judged = "[OwtFilter().filter(one) for one in __import__('documents').BOTH]"
+    judged = "[OwtFilter().filter(document) for document in __import__('documents').BOTH]"
     assert run(folder, "datatrove", judged, **parts) == "[(False, 'too_short'), True]"
     (folder / "run").symlink_to(small_run)
-    rows = sum(pq.ParquetFile(file).metadata.num_rows for file in (small_run / "corpus").iterdir())
+    num_rows = count_rows(small_run / "corpus")
     counted = "len(documents), len({document.id for document in documents})"
-    assert run(folder, "datatrove", counted, page="coming-from.md", **parts) == f"{rows} {rows}"
+    printed = run(folder, "datatrove", counted, page="coming-from.md", **parts)
+    assert printed == f"{num_rows} {num_rows}"
+
+
+def count_rows(folder: Path) -> int:
+    """Return the number of rows in a folder of Parquet files."""
+    return sum(pq.ParquetFile(file).metadata.num_rows for file in folder.iterdir())
 
 
 def test_pyspark(folder: Path, parts: dict[str, str], small_run: Path) -> None:  # noqa: F811
-    """The example, and that Spark reads every dataset of a run as a folder."""
+    """The example works, and Spark reads every dataset of a run as a folder."""
     if shutil.which("java") is None:
         pytest.skip("no java: Spark needs 17 or later")
     datasets = [
         small_run / name for name, dataset in DATASETS.items() if dataset.format == "parquet"
     ]
-    rows = [
-        sum(pq.ParquetFile(file).metadata.num_rows for file in dataset.iterdir())
-        for dataset in datasets
-    ]
+    num_rows = [count_rows(dataset) for dataset in datasets]
     counted = (
         f"[texts.count(), *(spark.read.parquet(name).count() for name in "
         f"{list(map(str, datasets))})]"
     )
-    assert run(folder, "PySpark", counted, **parts) == str([len(texts_of(folder)), *rows])
+    assert run(folder, "PySpark", counted, **parts) == str([len(texts_of(folder)), *num_rows])
 
 
 def test_ray_data(folder: Path, parts: dict[str, str]) -> None:
@@ -165,22 +172,18 @@ def test_notebook(tmp_path: Path, small_run: Path, parts: dict[str, str]) -> Non
     shutil.copy(small_run / "report" / "stats.json", tmp_path / "demo-run" / "report")
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}
     command = [parts["python"], "-c", EXECUTE, str(NOTEBOOK), "executed.ipynb"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    executed, committed = (
-        json.loads(path.read_text()) for path in (tmp_path / "executed.ipynb", NOTEBOOK)
-    )
-    for notebook in (executed, committed):
+    assert process.returncode == 0, process.stderr
+    for path in (tmp_path / "executed.ipynb", NOTEBOOK):
+        notebook = json.loads(path.read_text())
         outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-        printed = "".join(
-            "".join(output["text"]) for output in outputs if output["output_type"] == "stream"
-        )
+        streams = [output for output in outputs if output["output_type"] == "stream"]
+        printed = "".join("".join(stream["text"]) for stream in streams)
         assert printed.startswith("Execution model | Ada Writer | 2021-03-04 | en\n")
         assert re.search(r"^\d+ texts, of which \d+ repeat another$", printed, re.MULTILINE)
-        assert [kind for output in outputs for kind in output.get("data", {})].count(
-            "image/png"
-        ) == 2
+        pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+        assert len(pictures) == 2
     assert len(NOTEBOOK.read_bytes()) < 100_000
     assert not re.search(r"/(home|root|tmp|work|Users)/", NOTEBOOK.read_text())

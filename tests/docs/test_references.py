@@ -34,24 +34,37 @@ BEAM = frozenset(PipelineOptions([]).get_all_options()) | {"parallelism", "sdk_w
 # Names of other projects, and of files that commands write. Look a name up in the other project
 # before you add it.
 ELSEWHERE = {
-    "path": {"docs/api.md", "docs/options"}  # made by `make docs`
-    | {"benchmarks/gpu.md"},  # made by `make gpu-check`
-    "link": {"api.md#", "options/index.md#"}  # made by `make docs`
-    | {"$PROJECT/blob/$VERSION/\\1#"},  # a replacement of sed, in CONTRIBUTING.md
+    # Made by `make docs`.
+    "path": {"docs/api.md", "docs/options"}
+    # Made by `make gpu-check`.
+    | {"benchmarks/gpu.md"},
+    # Made by `make docs`.
+    "link": {"api.md#", "options/index.md#"}
+    # A replacement of sed, in CONTRIBUTING.md.
+    | {"$PROJECT/blob/$VERSION/\\1#"},
     "file": {"create_tfrecords.py", "datasets/openwebtext/create_tfrecords.py", "url_utils.py"}
-    | {"c4_utils.py"}  # TensorFlow Datasets
-    | {"config/train_shakespeare_char.py"}  # nanoGPT
-    | {"data/openwebtext/prepare.py", "data/shakespeare_char/prepare.py"}  # nanoGPT
-    | {"cleaning/generate_minhashes.py", "cleaning/minhash_lsh_dedupe.py"}  # openwebtext2
-    | {"scraping/filter.py"}  # openwebtext2
+    # TensorFlow Datasets
+    | {"c4_utils.py"}
+    # nanoGPT
+    | {"config/train_shakespeare_char.py"}
+    # nanoGPT
+    | {"data/openwebtext/prepare.py", "data/shakespeare_char/prepare.py"}
+    # openwebtext2
+    | {"cleaning/generate_minhashes.py", "cleaning/minhash_lsh_dedupe.py"}
+    # openwebtext2
+    | {"scraping/filter.py"}
     | {"datasketch/minhash.py"}
     | {"nanochat/dataset.py"}
     | {"megatron/core/datasets/indexed_dataset.py", "preprocess_data.py", "pretrain_gpt.py"}
-    | {"schemas.py"},  # a module of a user's program
+    # A module of a user's program.
+    | {"schemas.py"},
+    # The example of a page.
     "module": {"schemas.py", "trainer.NAME"}
-    | {"owt_pipeline.stages.fetch.archives.library:LibraryClient"},  # an example's
+    | {"owt_pipeline.stages.fetch.archives.library:LibraryClient"},
     "program": {"trainer.NAME"},
-    "table": {"x", "x.y"},  # any table
+    # Any table.
+    "table": {"x", "x.y"},
+    # Words after "owt" in prose, such as "every owt command".
     "command": {
         "and",
         "command",
@@ -61,41 +74,62 @@ ELSEWHERE = {
         "needs",
         "without",
         "writes",
-    },  # "every owt command"
-    "flag": {"version"}  # of `owt` itself
-    | {"no_", "no_x", "flag"}  # any flag
-    | {"abbrev", "always", "dirty", "exclude", "message", "sign"}  # git
-    | {"always_save_checkpoint", "batch_size", "block_size", "dataset", "eval_iters"}  # nanoGPT
-    | {"log_interval", "lr_decay_iters", "max_iters", "n_embd", "n_head", "n_layer"}  # nanoGPT
-    | {"append-eod"}  # Megatron-LM
-    | {"conf"}  # airflow
-    | {"confcutdir", "import-mode"}  # pytest
-    | {"extra_package"}  # an alias of Beam's
-    | {"force-reinstall", "no-deps", "wheel-dir"}  # pip
-    | {"freshness"}  # gcloud
-    | {"local-dir", "revision"}  # hf
-    | {"logdir"}  # tensorboard
-    | {"long"}  # xz
+    },
+    # A flag of `owt` itself.
+    "flag": {"version"}
+    # Any flag.
+    | {"no_", "no_x", "flag"}
+    # git
+    | {"abbrev", "always", "dirty", "exclude", "message", "sign"}
+    # nanoGPT
+    | {"always_save_checkpoint", "batch_size", "block_size", "dataset", "eval_iters"}
+    # nanoGPT
+    | {"log_interval", "lr_decay_iters", "max_iters", "n_embd", "n_head", "n_layer"}
+    # Megatron-LM
+    | {"append-eod"}
+    # airflow
+    | {"conf"}
+    # pytest
+    | {"confcutdir", "import-mode"}
+    # An alias of Beam's.
+    | {"extra_package"}
+    # pip
+    | {"force-reinstall", "no-deps", "wheel-dir"}
+    # gcloud
+    | {"freshness"}
+    # hf
+    | {"local-dir", "revision"}
+    # tensorboard
+    | {"logdir"}
+    # xz
+    | {"long"}
     | {"max-restarts", "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "standalone"}
-    | {"no_use_public_ips"}  # Beam's, under another name in its list
-    | {"output", "predicate", "tag", "type"}  # syft, cosign, docker
-    | {"query-gpu"},  # nvidia-smi
+    # Beam's, which has another name in its list.
+    | {"no_use_public_ips"}
+    # syft, cosign, docker
+    | {"output", "predicate", "tag", "type"}
+    # nvidia-smi
+    | {"query-gpu"},
     "name": {"AIRFLOW_VAR_OWT_PYTHON", "AIRFLOW__CORE__DAGS_FOLDER"}
-    | {"AWS_SESSION_TOKEN", "AbortIncompleteMultipartUpload"}  # Amazon
-    | {"FLEX_TEMPLATE_PYTHON_PY_FILE", "GOOGLE_APPLICATION_CREDENTIALS"}  # Google
-    | {"GOOGLE_BEARER_TOKEN"}  # obstore
-    | {"DATA_DIR"}  # nanochat
+    # Amazon
+    | {"AWS_SESSION_TOKEN", "AbortIncompleteMultipartUpload"}
+    # Google
+    | {"FLEX_TEMPLATE_PYTHON_PY_FILE", "GOOGLE_APPLICATION_CREDENTIALS"}
+    # obstore
+    | {"GOOGLE_BEARER_TOKEN"}
+    # nanochat
+    | {"DATA_DIR"}
     | {"PIP_INDEX_URL", "UV_DEFAULT_INDEX"}
-    | {"RequiresStableInput"}  # Beam
-    | {"clean_page"}  # TensorFlow Datasets
-    | {"openwebtext_longbiased"}  # ConnorJL's GPT2
-    | {"name_by_id", "sorted_ids", "library_collection"}  # examples of names
-    | {
-        "PhD",
-        "codeLine_x8a",
-        "language_CODE",
-        "mainNav",
-    },  # samples of names in pages and of a file
+    # Beam
+    | {"RequiresStableInput"}
+    # TensorFlow Datasets
+    | {"clean_page"}
+    # ConnorJL's GPT2
+    | {"openwebtext_longbiased"}
+    # Examples of names.
+    | {"name_by_id", "sorted_ids", "library_collection"}
+    # Samples of names in pages and of a file.
+    | {"PhD", "codeLine_x8a", "language_CODE", "mainNav"},
 }
 
 
@@ -230,6 +264,6 @@ def test_a_reference_is_found_in_each_text_of_a_module(project: Project, tmp_pat
     ]
 
 
-def test_what_was_tried_has_at_most_800_words() -> None:
+def test_the_page_of_trials_has_at_most_800_words() -> None:
     page = REPOSITORY / "docs/benchmarks/tried.md"
     assert len(page.read_text(encoding="utf-8").split()) <= 800

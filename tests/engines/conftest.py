@@ -1,5 +1,4 @@
-"""The engines, their workers, buckets, and the run on this machine that every engine's has to
-equal."""
+"""Fixtures of the engines' tests: engines, workers, buckets, and the run that each must equal."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ from tests.owt_pipeline.runs import contents, manifest_of, owt, run_owt, snapsho
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
-SUBMISSIONS = 420  # of RS_wcxb-dev.zst: 304 links with pages
+# Of RS_wcxb-dev.zst. They have 304 links with pages.
+SUBMISSIONS = 420
 
 CONFIG = """\
 [collect]
@@ -42,59 +42,62 @@ class Jobs:
     """Runs of one configuration on engines, next to the same run on this machine.
 
     Attributes:
-      config: its CONFIG.toml.
+      config: the CONFIG.toml.
       local: the folder of the run on this machine.
-      pool: where the engines' workers run.
+      pool: runs the engines' workers.
     """
 
     config: Path
     local: Path
     pool: WorkerPool
 
-    def command(self, flags: Sequence[str], workdir: Storage, *others: object) -> list[str]:
-        """What a user types to run the job on an engine, given its flags."""
-        return owt("run", workdir, self.config, *flags, *self.pool.flags, *others)
+    def command(self, flags: Sequence[str], workdir: Storage, *more_flags: object) -> list[str]:
+        """Return the command that a user types to run the job on an engine with these flags."""
+        return owt("run", workdir, self.config, *flags, *self.pool.flags, *more_flags)
 
     def run(self, engine: Engine, workdir: Storage) -> None:
         """Run the job to its end by the engine's own runner."""
         started = time.monotonic()
         command = self.command(engine.runner, workdir)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{engine.last_words()}"
-        print(f"{engine.name}, {workdir}: {time.monotonic() - started:.1f} s\n{done.stdout}")
+        process = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        assert process.returncode == 0, f"{process.stdout}{process.stderr}\n{engine.last_words()}"
+        print(f"{engine.name}, {workdir}: {time.monotonic() - started:.1f} s\n{process.stdout}")
 
     def check(self, workdir: Storage) -> None:
-        """Every file of the run there has the name and the bytes of the run here, and no id is
-        lost."""
+        """Check that a run has the bytes of the run on this machine, and that no id is lost."""
         check_same(self.local, workdir)
 
     def check_after_faults(self, workdir: Storage) -> None:
-        """The same once the next run, which has nothing to make, has removed what late attempts
-        left: one that commits after its stage was published writes files that no manifest names."""
+        """Check the same after another run.
+
+        A late attempt may commit after its stage was published, and then writes files that no
+        manifest names. The next run has nothing to make, and removes them.
+        """
         run_owt("run", workdir, self.config)
         self.check(workdir)
 
 
 def check_same(local: Path, workdir: Storage) -> None:
-    """Every file of a run has the name and the bytes of the run on this machine, and no id is
-    lost."""
-    expected, found = snapshot(local), contents(workdir)
-    differing = sorted(
-        name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
-    )
-    assert differing == []
+    """Check that a run has the files and bytes of the local run, and that no id is lost."""
+    expected = snapshot(local)
+    files = contents(workdir)
+    names = expected.keys() | files.keys()
+    assert sorted(name for name in names if expected.get(name) != files.get(name)) == []
     assert "no problems found" in run_owt("verify", workdir)
 
 
 def metrics(run: Storage) -> dict[str, dict[str, int]]:
-    """The Beam counters of each stage, of the last job of a run whose launcher saw its end; none
-    if there is none."""
-    return next((entry["metrics"] for entry in reversed(read_log(run)) if "job" in entry), {})
+    """Return the Beam counters of each stage, from the run's last job whose launcher saw its end.
+
+    Returns an empty dictionary if there is no such job.
+    """
+    metrics_of_jobs = [entry["metrics"] for entry in read_log(run) if "job" in entry]
+    return metrics_of_jobs[-1] if metrics_of_jobs else {}
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the engines write to: logs and temporary files."""
+    """The folder of the engines' logs and temporary files."""
     return tmp_path_factory.mktemp("engines")
 
 
@@ -108,24 +111,23 @@ def buckets() -> Iterator[Mapping[str, str]]:
 @pytest.fixture(scope="session")
 def service(folder: Path, buckets: Mapping[str, str]) -> Iterator[Cloud]:
     """The tests' Dataflow."""
-    with cloud(folder / "cloud", buckets["gs"]) as found:
-        yield found
+    with cloud(folder / "cloud", buckets["gs"]) as running_cloud:
+        yield running_cloud
 
 
 @pytest.fixture(scope="session")
 def jobs(testdata: Path, folder: Path, buckets: Mapping[str, str]) -> Iterator[Jobs]:
-    """Real submissions with the archived pages that they link to, and the demo's web, which has
-    near-duplicates."""
+    """Real submissions with the archived pages of their links, and the demo's web.
+
+    The demo's web has near-duplicates.
+    """
+    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
     with open(testdata / "reddit/RS_wcxb-dev.zst", "rb") as file:
-        lines = (
-            zstandard.ZstdDecompressor(max_window_size=2**31)
-            .stream_reader(file)
-            .read()
-            .splitlines(keepends=True)
-        )
+        lines = decompressor.stream_reader(file).read().splitlines(keepends=True)
     (folder / "RS_real.zst").write_bytes(zstandard.compress(b"".join(lines[:SUBMISSIONS])))
     run_owt("demo", "--write_inputs", folder)
-    config, local = folder / "config.toml", folder / "local"
+    config = folder / "config.toml"
+    local = folder / "local"
     config.write_text(CONFIG.format(folder=folder, pages=testdata / "web/wcxb-dev.warc.gz"))
     run_owt("run", local, config, "--workers", 2)
     assert manifest_of(local, "duplicates").counts.left > 20
@@ -135,28 +137,31 @@ def jobs(testdata: Path, folder: Path, buckets: Mapping[str, str]) -> Iterator[J
 
 @pytest.fixture(scope="session")
 def on_prism(folder: Path) -> Iterator[Engine]:
+    """A running Prism."""
     with prism(folder) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
 def on_spark(folder: Path) -> Engine:
+    """The flags and files of Spark."""
     return spark(folder)
 
 
 @pytest.fixture(scope="session")
 def on_flink(folder: Path) -> Iterator[Flink]:
+    """A running Flink."""
     with flink(folder) as engine:
         yield engine
 
 
 @dataclass(frozen=True)
 class Sent:
-    """The job's inputs in the bucket.
+    """The job's inputs, uploaded to the bucket.
 
     Attributes:
-      config: its CONFIG.toml, which names the others.
-      local: the folder of the run on this machine, which read them from a disk.
+      config: the CONFIG.toml in the bucket, which names the other inputs.
+      local: the folder of the run on this machine, which read the inputs from a disk.
     """
 
     cloud: Cloud
@@ -164,37 +169,42 @@ class Sent:
     local: Path
 
     def check(self, workdir: Storage) -> None:
+        """Check that a run has the bytes of the run on this machine, and that no id is lost."""
         check_same(self.local, workdir)
 
     def check_until_clean(self, workdir: Storage) -> None:
-        """The same of a run that has ended with clean; what late attempts left, the next run has
-        removed."""
-        found, expected = contents(workdir), snapshot(self.local)
+        """Check the files of a run that has ended with clean.
+
+        Another run has to have removed what late attempts have left.
+        """
+        files = contents(workdir)
+        expected = snapshot(self.local)
         assert read_manifest(workdir, "clean") is not None
-        del found["ledger/manifest.json"]  # the other run has further stages
-        assert [name for name in found if found[name] != expected[name]] == []
+        # The root of the local run names further stages.
+        del files["ledger/manifest.json"]
+        assert [name for name in files if files[name] != expected[name]] == []
 
     def run(self, name: str, workdir: str, *flags: str) -> tuple[int, str]:
-        """`owt run` on Dataflow: its exit code, and what it printed."""
+        """Run `owt run` on Dataflow; return its exit code and output."""
         wheel = f"--extra_package={self.cloud.wheel}"
         command = ["owt", "run", workdir, self.config, *self.cloud.flags(name), wheel, *flags]
-        done = self.cloud.run(*command, timeout=800)
-        return done.returncode, done.stdout + done.stderr
+        process = self.cloud.run(*command, timeout=800)
+        return process.returncode, process.stdout + process.stderr
 
 
 @pytest.fixture(scope="session")
 def sent(service: Cloud, jobs: Jobs) -> Sent:
-    """The run's inputs, uploaded: wherever they are, the files of the run are the same."""
+    """The run's inputs in the bucket. A run's files do not depend on the place of its inputs."""
     inputs = Storage(f"{service.bucket}/inputs")
     text = jobs.config.read_text()
-    for path in sorted(
-        {found for quoted in re.findall(r'"(/[^"]+)"', text) for found in matches(quoted)}
-    ):
-        inputs.write(path.name, path.read_bytes())
+    for pattern in re.findall(r'"(/[^"]+)"', text):
+        for path in matching_files(pattern):
+            inputs.write(path.name, path.read_bytes())
     inputs.write("config.toml", re.sub(r'"/[^"]*/([^"/]+)"', rf'"{inputs}/\1"', text).encode())
     return Sent(service, inputs.path("config.toml"), jobs.local)
 
 
-def matches(pattern: str) -> list[Path]:
+def matching_files(pattern: str) -> list[Path]:
+    """Return the files whose paths match a pattern."""
     path = Path(pattern)
     return sorted(path.parent.glob(path.name))

@@ -44,22 +44,23 @@ from environments import InstallError, bare, install
 from google.cloud import dataflow
 from google.protobuf import json_format
 
-GRAPH_BYTES = 10 * 1024 * 1024
-"""https://cloud.google.com/dataflow/quotas: the size of a job's description."""
+# The largest description of a job: https://cloud.google.com/dataflow/quotas
+MAX_GRAPH_BYTES = 10 * 1024 * 1024
 STATES = dataflow.JobState
 ENDED = (STATES.JOB_STATE_DONE, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_CANCELLED)
 
 
 class Refused(Exception):
-    """An answer other than 200; `status` is Google's name of the code."""
+    """A response other than 200. `status` is Google's name of the code."""
 
     def __init__(self, code: int, status: str, message: str):
         super().__init__(message)
-        self.code, self.status = code, status
+        self.code = code
+        self.status = status
 
 
 def check(job: Any) -> bytes:
-    """The pipeline that a job has staged; raises Refused for what the service does not take."""
+    """Return the pipeline that a job has staged; raise Refused for a job that is rejected."""
     (pool,) = job.environment.worker_pools
     bucket = job.environment.temp_storage_prefix.removeprefix("storage.googleapis.com/").partition(
         "/"
@@ -75,8 +76,8 @@ def check(job: Any) -> bytes:
             "another pipeline was submitted",
         ),
         (
-            len(staged) > GRAPH_BYTES,
-            f"the job graph is too large: {len(staged):,} bytes; the limit is {GRAPH_BYTES:,}",
+            len(staged) > MAX_GRAPH_BYTES,
+            f"the job graph is too large: {len(staged):,} bytes; the limit is {MAX_GRAPH_BYTES:,}",
         ),
     ]
     for is_wrong, cause in causes:
@@ -92,24 +93,23 @@ def check(job: Any) -> bytes:
 
 
 class Job:
-    """One job: its description, what has happened to it, and the process that executes it."""
+    """One job: its description, its state and messages, and the process that executes it."""
 
     def __init__(self, service: Service, description: Any, location: str, staged: bytes):
         now = datetime.now(timezone.utc)
         self.id = f"{now:%Y-%m-%d_%H_%M_%S}-{time.time_ns()}"
-        self.service, self.description, self.location, self.staged = (
-            service,
-            description,
-            location,
-            staged,
-        )
-        self.created, self.state = now, STATES.JOB_STATE_PENDING
+        self.service = service
+        self.description = description
+        self.location = location
+        self.staged = staged
+        self.created = now
+        self.state = STATES.JOB_STATE_PENDING
         self.messages: list[dict[str, Any]] = []
         self.folder = service.folder / self.id
         self.process: subprocess.Popen | None = None
 
     def run(self) -> None:
-        """Prepare the workers' environment, execute the job, note how it ends."""
+        """Prepare the workers' environment, execute the job, and record its end."""
         self.folder.mkdir(parents=True)
         try:
             python = self._environment()
@@ -133,10 +133,12 @@ class Job:
         printed = self.folder / "printed"
         with open(printed, "w") as file, self.service.lock:
             if self.state in ENDED:
-                return  # cancelled by now
+                # It was cancelled meanwhile.
+                return
             self.process = subprocess.Popen(
                 [*map(str, command)],
-                stdin=subprocess.PIPE,  # closed when this process ends, and then the job does, too
+                # This pipe closes when this process ends, which ends the job, too.
+                stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=file,
                 env=bare(),
@@ -151,23 +153,25 @@ class Job:
         self._end(STATES.JOB_STATE_FAILED if self.process.returncode else STATES.JOB_STATE_DONE)
 
     def cancel(self) -> None:
-        """End it as a user does; what was committed stays."""
+        """Stop the job as a user does. Committed files stay."""
         self._end(STATES.JOB_STATE_CANCELLED)
         if self.process:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def message(self, text: str, importance: str) -> None:
+        """Add a message to the job's log."""
         now = datetime.now(timezone.utc).isoformat()
         level = dataflow.JobMessageImportance[importance].value
-        said = {
+        message = {
             "id": str(len(self.messages)),
             "time": now,
             "messageText": text,
             "messageImportance": level,
         }
-        self.messages.append(said)
+        self.messages.append(message)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the job as the API describes it."""
         return {
             "id": self.id,
             "projectId": self.service.project,
@@ -180,11 +184,11 @@ class Job:
         }
 
     def _environment(self) -> Path:
-        """The python of the workers: of the image that the job names, with what it has staged."""
+        """Return the Python of the workers, whose environment has the job's staged packages."""
         pool = self.description.environment.worker_pools[0]
         (image,) = {harness.container_image for harness in pool.sdk_harness_container_images}
-        named = self.service.images.get(image)
-        if named is None and not re.search(r"/beam_python3\.\d+_sdk:", image):
+        image_description = self.service.images.get(image)
+        if image_description is None and not re.search(r"/beam_python3\.\d+_sdk:", image):
             raise InstallError(f"image {image} cannot be pulled: not found")
         staged = self.folder / "staged"
         staged.mkdir()
@@ -197,13 +201,13 @@ class Job:
                 "without one"
             )
         extra = staged / "extra_packages.txt"
-        requirements = (
-            [staged / name for name in extra.read_text().split()] if extra.exists() else []
-        )
+        requirements: list[str | Path] = []
         if (staged / "requirements.txt").exists():
-            requirements = (staged / "requirements.txt").read_text().split() + requirements
-        if named and not requirements:
-            return Path(named["python"])
+            requirements += (staged / "requirements.txt").read_text().split()
+        if extra.exists():
+            requirements += [staged / name for name in extra.read_text().split()]
+        if image_description and not requirements:
+            return Path(image_description["python"])
         return install(self.folder / "environment", requirements)
 
     def _end(self, state: Any) -> None:
@@ -216,23 +220,24 @@ class Service:
     """The jobs of a project."""
 
     def __init__(self, folder: Path, workers: int, images: dict[str, dict[str, Any]]):
-        self.folder, self.workers, self.images = folder, workers, images
+        self.folder = folder
+        self.workers = workers
+        self.images = images
         self.project = ""
         self.lock = threading.RLock()
         self.jobs: dict[str, Job] = {}
 
     def create(self, region: str, body: bytes) -> dict[str, Any]:
-        if len(body) > GRAPH_BYTES:
-            raise Refused(
-                413, "OUT_OF_RANGE", f"Request payload size exceeds the limit: {GRAPH_BYTES} bytes."
-            )
+        """Create a job, or return the active one of the same name."""
+        if len(body) > MAX_GRAPH_BYTES:
+            message = f"Request payload size exceeds the limit: {MAX_GRAPH_BYTES} bytes."
+            raise Refused(413, "OUT_OF_RANGE", message)
         description = _parsed(body)
         with self.lock:
             for job in self.jobs.values():
                 if job.description.name == description.name and job.state not in ENDED:
-                    return (
-                        job.as_json()
-                    )  # the SDK sees by its request's id that this is not its own
+                    # The SDK sees by the id of its request that it did not create this job.
+                    return job.as_json()
         staged = check(description)
         job = Job(self, description, region, staged)
         self.jobs[job.id] = job
@@ -240,11 +245,11 @@ class Service:
         return job.as_json()
 
     def launch(self, region: str, body: bytes) -> dict[str, Any]:
-        """Launch a Flex Template: run its launcher, create the job it wrote.
+        """Launch a Flex Template: run its launcher, and create the job that it wrote.
 
-        The launcher runs the file that the image's FLEX_TEMPLATE_PYTHON_PY_FILE names, with a flag
-        for each parameter and for what the request says of the machines, and `--template_location`,
-        where the SDK writes the job.
+        The launcher runs the file that the image's FLEX_TEMPLATE_PYTHON_PY_FILE names. Its flags
+        are the parameters, the machines of the request, and `--template_location`, where the SDK
+        writes the job.
         """
         request = json.loads(body)["launchParameter"]
         spec = json.loads(_staged(request["containerSpecGcsPath"]))
@@ -255,7 +260,6 @@ class Service:
                 "INVALID_ARGUMENT",
                 f"(7d01): image {spec['image']} cannot be pulled: not found",
             )
-        given = request.get("parameters", {})
         environment = request["environment"]
         location = f"{environment['stagingLocation']}/template_launches/{time.time_ns()}/job_object"
         flags = {
@@ -269,53 +273,52 @@ class Service:
             "sdk_container_image": environment.get("sdkContainerImage", spec["image"]),
             "num_workers": environment.get("numWorkers", 1),
             "machine_type": environment.get("machineType", "n1-standard-1"),
-            **given,
+            **request.get("parameters", {}),
         }
         program = [image["python"], image["environment"]["FLEX_TEMPLATE_PYTHON_PY_FILE"]]
-        kept = {name: value for name, value in os.environ.items() if name.startswith("GOOGLE_")}
-        done = subprocess.run(
+        credentials = {
+            name: value for name, value in os.environ.items() if name.startswith("GOOGLE_")
+        }
+        process = subprocess.run(
             [*program, *(f"--{name}={value}" for name, value in flags.items())],
-            env=bare(**kept, **image["environment"]),
+            env=bare(**credentials, **image["environment"]),
             cwd=self.folder.parent,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
+        if process.returncode:
             raise Refused(
                 400,
                 "FAILED_PRECONDITION",
-                f"Template launch failed: exit status {done.returncode}\n{done.stderr}",
+                f"Template launch failed: exit status {process.returncode}\n{process.stderr}",
             )
         return {"job": self.create(region, _staged(location))}
 
     def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> dict[str, Any]:
-        """The answer to a request; raises Refused."""
-        if path == "/token":  # for the credentials of a service account
+        """Return the response to a request; raise Refused."""
+        # The credentials of a service account ask for a token here.
+        if path == "/token":
             return {"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}
         if launched := re.fullmatch(
             r"/v1b3/projects/([^/]+)/locations/([^/]+)/flexTemplates:launch", path
         ):
             self.project, region = launched.groups()
             return self.launch(region, body)
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(?:/(messages|metrics|seen))?)?",
             path,
         )
-        if not found:
+        if not match:
             raise Refused(404, "NOT_FOUND", f"no such method: {method} {path}")
-        self.project, region, name, of_job = found.groups()
+        self.project, region, name, of_job = match.groups()
         if method == "POST" and name is None:
             return self.create(region, body)
         if name is None:
-            active = query.get("filter") == str(dataflow.ListJobsRequest.Filter.ACTIVE.value)
-            return {
-                "jobs": [
-                    job.as_json()
-                    for job in self.jobs.values()
-                    if not (active and job.state in ENDED)
-                ]
-            }
+            jobs = list(self.jobs.values())
+            if query.get("filter") == str(dataflow.ListJobsRequest.Filter.ACTIVE.value):
+                jobs = [job for job in jobs if job.state not in ENDED]
+            return {"jobs": [job.as_json() for job in jobs]}
         job = self.jobs.get(name)
         if job is None or job.location != region:
             raise Refused(
@@ -330,22 +333,20 @@ class Service:
                 )
             job.cancel()
         if of_job == "messages":
-            since = query.get("startTime", "")
-            return {
-                "jobMessages": [
-                    said for said in job.messages if _moment(said["time"]) >= _moment(since)
-                ]
-            }
+            since = _moment(query.get("startTime", ""))
+            messages = [message for message in job.messages if _moment(message["time"]) >= since]
+            return {"jobMessages": messages}
         if of_job == "metrics":
             return {"metrics": []}
-        if of_job == "seen":  # for tests; the real service has no such page
+        # The real service has no such page. It shows a test the description of the job.
+        if of_job == "seen":
             description = json_format.MessageToDict(dataflow.Job.pb(job.description))
             return {"description": description, "folder": str(job.folder)}
         return job.as_json()
 
 
 def _parsed(body: bytes) -> Any:
-    """A job's description; raises Refused for a field that the published protos do not have."""
+    """Return a job's description; raise Refused for a field that the published API lacks."""
     description = dataflow.Job()
     try:
         json_format.Parse(body, dataflow.Job.pb(description))
@@ -355,7 +356,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _integers(value: Any) -> Any:
-    """JSON whose numbers went through a Struct, where they all are floats."""
+    """Return JSON with integers restored: in a Struct, all numbers are floats."""
     if isinstance(value, dict):
         return {name: _integers(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -364,12 +365,15 @@ def _integers(value: Any) -> Any:
 
 
 def _staged(url: str, size_only: bool = False) -> bytes:
-    """An object of the bucket; raises Refused if there is none."""
+    """Return an object of the bucket; raise Refused if it is missing."""
     bucket, _, name = url.removeprefix("gs://").partition("/")
-    address = f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
+    objects = f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}/o"
+    address = f"{objects}/{urllib.parse.quote(name, safe='')}"
+    if not size_only:
+        address += "?alt=media"
     try:
-        with urllib.request.urlopen(address + ("" if size_only else "?alt=media")) as answer:
-            return bytes(answer.read())
+        with urllib.request.urlopen(address) as response:
+            return bytes(response.read())
     except urllib.error.HTTPError as error:
         raise Refused(
             400, "INVALID_ARGUMENT", f"(2a80): The staged file {url} cannot be read: {error}"
@@ -377,17 +381,17 @@ def _staged(url: str, size_only: bool = False) -> bytes:
 
 
 def _bucket_exists(bucket: str) -> bool:
+    """Return whether the emulator has a bucket."""
+    address = f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}"
     try:
-        urllib.request.urlopen(
-            f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}"
-        ).close()
+        urllib.request.urlopen(address).close()
     except urllib.error.HTTPError:
         return False
     return True
 
 
 def _moment(text: str) -> datetime:
-    """A time of JSON, such as 2026-01-31T12:00:00.123Z; the beginning of all for none."""
+    """Return a time of JSON, such as 2026-01-31T12:00:00.123Z; the earliest time if it is empty."""
     text = re.sub(r"(\.\d{6})\d+", r"\1", text.replace("Z", "+00:00"))
     return datetime.fromisoformat(text) if text else datetime.min.replace(tzinfo=timezone.utc)
 
@@ -400,13 +404,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         address = urllib.parse.urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         query = dict(urllib.parse.parse_qsl(address.query))
-        code, answer = 200, {}
+        code = 200
+        response = {}
         try:
-            answer = self.service.answer(self.command, address.path, query, body)
+            response = self.service.answer(self.command, address.path, query, body)
         except Refused as error:
             code = error.code
-            answer = {"error": {"code": error.code, "message": str(error), "status": error.status}}
-        content = json.dumps(answer).encode()
+            response = {
+                "error": {"code": error.code, "message": str(error), "status": error.status}
+            }
+        content = json.dumps(response).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))

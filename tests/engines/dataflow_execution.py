@@ -1,9 +1,9 @@
-"""Executes one job of the Dataflow service of `dataflow.py`, in a process of its own.
+"""Execute one job of the Dataflow service of `dataflow.py`, in a process of its own.
 
     .venv-dependencies/bin/python dataflow_execution.py JOB_FOLDER
 
-reads `job.json` (see `Job.run`) and the staged pipeline, and ends with 1 and the error if a bundle
-fails: nothing is tried again. Beam's FnApiRunner schedules the stages; their bundles run in SDK
+It reads `job.json` (see `Job.run`) and the staged pipeline. If a bundle fails, it ends with 1 and
+the error, and retries nothing. Beam's FnApiRunner schedules the stages. Their bundles run in SDK
 processes of the job's environment.
 """
 
@@ -34,13 +34,15 @@ def main(folder: Path) -> None:
     )
     for environment in pipeline.components.environments.values():
         assert environment.urn == common_urns.environments.DOCKER.urn
-        environment.urn, environment.payload = python_urns.SUBPROCESS_SDK, command.encode()
+        environment.urn = python_urns.SUBPROCESS_SDK
+        environment.payload = command.encode()
     runner = FnApiRunner()
     runner._num_workers = job["workers"]
     runner.run_via_runner_api(pipeline, PipelineOptions([]))
 
 
 def _end_with_the_service() -> None:
+    """Stop this process when the service closes the pipe to it."""
     sys.stdin.read()
     os._exit(2)
 
@@ -50,4 +52,5 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]))
     except RuntimeError as failure:
         print(failure, file=sys.stderr, flush=True)
-        os._exit(1)  # threads of Beam's wait for workers
+        # Threads of Beam still wait for workers, so an exit would not end this process.
+        os._exit(1)

@@ -1,8 +1,7 @@
-"""Prism, Flink and Spark on loopback, from packages alone, and the worker pool that their
-workers run in.
+"""Prism, Flink and Spark on loopback, and the worker pool that runs their workers.
 
-`make test-engines` installs the programs into .venv-engines. One that is not there, or does not
-start, fails the test.
+They come from packages only: `make test-engines` installs the programs into .venv-engines. A
+program that is missing, or does not start, fails the test.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ JAVA = [
     *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
     *(f"--add-exports={package}=ALL-UNNAMED" for package in EXPORTED),
     "-XX:+UseSerialGC",
-    # they live for seconds: what the second compiler does for them is never worth its time
+    # The JVMs live for seconds, in which the second compiler costs more time than it saves.
     "-XX:TieredStopAtLevel=1",
 ]
 FLINK_JOB_SERVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 SPARK_JOB_SERVER = "org.apache.beam.runners.spark.SparkJobServerDriver"
 
-HERE = Path(__file__).parent
+SETTINGS_FOLDER = Path(__file__).parent
 
 # Beam's worker pool serves one engine's process. Here several share one, and most name their worker
 # `1-1`: a request to stop it would kill whoever was the last to get this name. Each worker ends by
@@ -62,7 +61,7 @@ worker_pool_main.main()
 
 
 class Process:
-    """A program in a process group of its own; what it prints goes to `log`."""
+    """A program in a process group of its own, whose output goes to `log`."""
 
     def __init__(
         self, command: Sequence[object], log: Path, environment: Mapping[str, str] = os.environ
@@ -81,39 +80,41 @@ class Process:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     def ports(self) -> set[int]:
-        """The ports that it listens at."""
-        sockets = {
-            os.readlink(fd) for fd in Path(f"/proc/{self.pid}/fd").iterdir() if fd.is_symlink()
-        }
-        tables = [
-            Path(f"/proc/{self.pid}/net/{name}").read_text().splitlines()[1:]
-            for name in ("tcp", "tcp6")
-        ]
-        rows = [line.split() for table in tables for line in table]
-        return {
-            int(row[1].rpartition(":")[2], 16)
-            for row in rows
-            if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
-        }
+        """Return the ports where the program listens."""
+        descriptors = Path(f"/proc/{self.pid}/fd").iterdir()
+        sockets = {os.readlink(path) for path in descriptors if path.is_symlink()}
+        ports = set()
+        for name in ("tcp", "tcp6"):
+            table = Path(f"/proc/{self.pid}/net/{name}").read_text()
+            for line in table.splitlines()[1:]:
+                columns = line.split()
+                # The state 0A is LISTEN.
+                if columns[3] == "0A" and f"socket:[{columns[9]}]" in sockets:
+                    ports.add(int(columns[1].rpartition(":")[2], 16))
+        return ports
 
-    def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait for the program to be ready; raises AssertionError with the end of its log if it
-        never is."""
+    def wait_until(self, ready: Callable[[], bool], title: str) -> None:
+        """Wait until the program is ready.
+
+        Raises AssertionError with the end of its log if it never is.
+        """
         end = time.monotonic() + STARTING_SECONDS
         while not ready():
-            ended = self._process.poll()
-            assert ended is None, f"{what} ended with exit code {ended}:\n{self.last_words()}"
-            assert time.monotonic() < end, f"{what} does not answer:\n{self.last_words()}"
+            code = self._process.poll()
+            assert code is None, f"{title} ended with exit code {code}:\n{self.last_words()}"
+            assert time.monotonic() < end, f"{title} does not answer:\n{self.last_words()}"
             time.sleep(0.2)
 
     def last_words(self) -> str:
+        """Return the end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
 
     def kill(self) -> None:
-        """End it as a power cut would, with the processes it has started."""
+        """Stop the program as a power cut would, with the processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -121,11 +122,11 @@ class Process:
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """Starts a worker, a process, for each environment that an engine asks for.
+    """A service that starts a worker process for each environment that an engine requests.
 
     Attributes:
-      address: of its service.
-      process: the pool itself.
+      address: the address of the service.
+      process: the process of the service.
     """
 
     address: str
@@ -133,17 +134,15 @@ class WorkerPool:
 
     @property
     def flags(self) -> list[str]:
-        """What a user gives to `owt` for workers of this pool."""
+        """The flags that a user gives to `owt` for workers of this pool."""
         return ["--environment_type=EXTERNAL", f"--environment_config={self.address}"]
 
     def workers(self) -> dict[int, int]:
-        """The process id of each worker, and the port of the engine's process that it works for."""
-        listed = ["ps", "ww", "--ppid", str(self.process.pid), "-o", "pid=", "-o", "args="]
-        lines = subprocess.run(
-            listed, capture_output=True, text=True, check=False
-        ).stdout.splitlines()
-        found = (re.match(r" *(\d+) .*SdkHarness\(.*:(\d+)", line) for line in lines)
-        return {int(match[1]): int(match[2]) for match in found if match}
+        """Return the port of the engine's process by the process id of its worker."""
+        command = ["ps", "ww", "--ppid", str(self.process.pid), "-o", "pid=", "-o", "args="]
+        ps = subprocess.run(command, capture_output=True, text=True, check=False)
+        matches = re.finditer(r"^ *(\d+) .*SdkHarness\(.*:(\d+)", ps.stdout, re.MULTILINE)
+        return {int(match[1]): int(match[2]) for match in matches}
 
 
 @contextlib.contextmanager
@@ -153,21 +152,19 @@ def worker_pool(
     hidden: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[WorkerPool]:
-    """A pool of workers that have nothing of this project but its wheel.
+    """Start a pool whose workers have nothing of this project except its wheel.
 
-    They find the buckets that this process's environment names.
+    The workers find the buckets that the environment of this process names.
 
     Args:
-      folder: for its log and temporary files.
-      python: of another environment.
-      hidden: a folder of this machine that the workers do not see: theirs is empty, and on another
-        disk.
+      folder: the folder of its log and temporary files.
+      python: the Python of another environment.
+      hidden: a folder that is empty for the workers, and on another disk.
       environment: further variables.
     """
-    python, port = (
-        python or install(folder / "worker", [wheel()], _installed(DEPENDENCIES)),
-        free_port(),
-    )
+    if python is None:
+        python = install(folder / "worker", [wheel()], _installed(DEPENDENCIES))
+    port = free_port()
     # The pool starts a worker as `python`, whichever comes first on the path.
     variables = bare(PATH=f"{python.parent}:{os.environ['PATH']}", **(environment or {}))
     command = [python, "-c", WORKER_POOL, f"--service_port={port}"]
@@ -187,10 +184,10 @@ class Engine:
     """A running engine.
 
     Attributes:
-      name: for the tests' names.
-      runner: flags of the runner that starts a job server of its own.
-      port: of the job service that runs.
-      processes: by name, the engine's programs.
+      name: its name in the tests.
+      runner: the flags of the runner that starts a job server of its own.
+      port: the port of the job service.
+      processes: the engine's programs by name.
     """
 
     name: str
@@ -200,21 +197,21 @@ class Engine:
 
     @property
     def flags(self) -> list[str]:
-        """What a user gives to `owt run` to submit a job to it, but for the workers' flags."""
+        """The flags of `owt run` that submit a job to the engine, without the workers' flags."""
         return ["--runner=PortableRunner", f"--job_endpoint=localhost:{self.port}"]
 
     def jobs(self) -> int:
-        """How many jobs were submitted to it."""
+        """Return the number of jobs that were submitted."""
         with grpc.insecure_channel(f"localhost:{self.port}") as channel:
             service = beam_job_api_pb2_grpc.JobServiceStub(channel)
             return len(service.GetJobs(beam_job_api_pb2.GetJobsRequest()).job_info)
 
     def kill(self, name: str) -> None:
-        """Kill one of its programs."""
+        """Stop one of the programs as a power cut would."""
         self.processes.pop(name).kill()
 
     def last_words(self) -> str:
-        """The end of each program's log."""
+        """Return the end of each program's log."""
         return "\n".join(
             f"{name}:\n{process.last_words()}" for name, process in self.processes.items()
         )
@@ -222,7 +219,7 @@ class Engine:
 
 @contextlib.contextmanager
 def prism(folder: Path) -> Iterator[Engine]:
-    """Prism as a server."""
+    """Start Prism as a server."""
     program = _installed(PROGRAMS / "bin/prism")
     with _ending(
         Engine("prism", ["--runner=PrismRunner", f"--prism_location={program}"])
@@ -234,7 +231,7 @@ def prism(folder: Path) -> Iterator[Engine]:
 
 
 def spark(folder: Path) -> Engine:
-    """Spark as its runner starts it: a job server, which runs the jobs itself on two threads."""
+    """Return Spark as its runner starts it: a job server, which runs jobs itself on two threads."""
     jars = [_python_package("pyspark") / "jars", _installed(PROGRAMS / "spark-job-server")]
     jar = _executable_jar(folder / "spark-job-server.jar", SPARK_JOB_SERVER, jars)
     return Engine(
@@ -248,10 +245,11 @@ class Flink(Engine):
 
     def __init__(self, folder: Path, slots: int = 2):
         self.slots = slots
-        self.rest, rpc = free_port(), free_port()
+        self.rest_port = free_port()
+        rpc = free_port()
         jars = [_installed(PROGRAMS / "flink-job-server")]
         jar = _executable_jar(folder / "flink-job-server.jar", FLINK_JOB_SERVER, jars)
-        master = f"--flink_master=localhost:{self.rest}"
+        master = f"--flink_master=localhost:{self.rest_port}"
         runner = [
             "--runner=FlinkRunner",
             master,
@@ -264,10 +262,12 @@ class Flink(Engine):
         home = _python_package("pyflink")
         self._jars = home / "lib"
         settings = (
-            (HERE / "flink-conf.yaml").read_text().format(rpc=rpc, rest=self.rest, tmp=folder)
+            (SETTINGS_FOLDER / "flink-conf.yaml")
+            .read_text()
+            .format(rpc=rpc, rest=self.rest_port, tmp=folder)
         )
         (folder / "flink-conf.yaml").write_text(settings)
-        shutil.copy(HERE / "log4j.properties", folder)
+        shutil.copy(SETTINGS_FOLDER / "log4j.properties", folder)
         self._environment = {
             **os.environ,
             "FLINK_PLUGINS_DIR": str(home / "plugins"),
@@ -276,22 +276,23 @@ class Flink(Engine):
 
     @property
     def flags(self) -> list[str]:
+        """The flags of an engine, with the parallelism of the slots."""
         return [*super().flags, f"--parallelism={self.slots}"]
 
     def start(self) -> None:
-        """Start them all, and wait until the cluster has its slots."""
+        """Start all programs, and wait until the cluster has its slots."""
         main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
         manager = self._java(
             "jobmanager", "-Xmx512m", [self._jars], main, f"--configDir={self._folder}"
         )
-        manager.wait_until(lambda: listens(self.rest), "Flink's JobManager")
+        manager.wait_until(lambda: listens(self.rest_port), "Flink's JobManager")
         for _ in range(self.slots):
             self.start_task_manager()
         self._wait_for_slots()
         self.start_job_server()
 
     def restore(self) -> None:
-        """Have the TaskManagers of its beginning, all registered, and a job server; no job runs."""
+        """Restore the first number of TaskManagers and the job server, and cancel all jobs."""
         for name in self.task_managers()[self.slots :]:
             self.kill(name)
         while len(self.task_managers()) < self.slots:
@@ -300,14 +301,14 @@ class Flink(Engine):
             self.start_job_server()
         for job in self.rest_api("/jobs/overview")["jobs"]:
             if job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
-                address = f"http://localhost:{self.rest}/jobs/{job['jid']}"
+                address = f"http://localhost:{self.rest_port}/jobs/{job['jid']}"
                 urllib.request.urlopen(
                     urllib.request.Request(address, method="PATCH"), timeout=30
                 ).close()
         self._wait_for_slots()
 
     def start_task_manager(self) -> None:
-        """One more TaskManager."""
+        """Start one more TaskManager."""
         self._started += 1
         main = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
         name = f"taskmanager-{self._started}"
@@ -315,32 +316,32 @@ class Flink(Engine):
         self._java(name, memory, [self._jars], main, f"--configDir={self._folder}")
 
     def start_job_server(self) -> None:
-        """Beam's job server, which submits jobs to the JobManager."""
-        # Its own Flink first: the logger alone is the cluster's.
+        """Start Beam's job server, which submits jobs to the JobManager."""
+        # Its own version of Flink comes first. Only the logger is the cluster's.
         jars = [_installed(PROGRAMS / "flink-job-server"), *sorted(self._jars.glob("log4j-*.jar"))]
-        flags = [f"--flink-master=localhost:{self.rest}", *_job_server_ports(self)]
+        flags = [f"--flink-master=localhost:{self.rest_port}", *_job_server_ports(self)]
         server = self._java("job server", "-Xmx512m", jars, FLINK_JOB_SERVER, *flags)
         server.wait_until(lambda: listens(self.port), "Flink's job server")
 
     def rest_api(self, path: str) -> Any:
-        """What the JobManager answers."""
-        with urllib.request.urlopen(f"http://localhost:{self.rest}{path}", timeout=30) as answer:
-            return json.load(answer)
+        """Return the JobManager's response to a request."""
+        address = f"http://localhost:{self.rest_port}{path}"
+        with urllib.request.urlopen(address, timeout=30) as response:
+            return json.load(response)
 
     def _wait_for_slots(self) -> None:
         def are_free() -> bool:
-            with contextlib.suppress(
-                OSError
-            ):  # an error or a closed connection, while the JobManager starts
-                found = self.rest_api("/overview")
-                return bool(found["slots-total"] == found["slots-available"] == self.slots)
+            # While the JobManager starts, it responds with an error or closes the connection.
+            with contextlib.suppress(OSError):
+                overview = self.rest_api("/overview")
+                return bool(overview["slots-total"] == overview["slots-available"] == self.slots)
             return False
 
         for name in self.task_managers():
             self.processes[name].wait_until(are_free, f"Flink's {name}")
 
     def task_managers(self) -> list[str]:
-        """The names of the TaskManagers that run."""
+        """Return the names of the TaskManagers that run."""
         return [name for name in self.processes if name.startswith("taskmanager")]
 
     def _java(
@@ -358,7 +359,7 @@ class Flink(Engine):
 
 @contextlib.contextmanager
 def flink(folder: Path, slots: int = 2) -> Iterator[Flink]:
-    """A Flink cluster with as many TaskManagers, and its job server."""
+    """Start a Flink cluster with a TaskManager for each slot, and its job server."""
     engine = Flink(folder, slots)
     with _ending(engine):
         engine.start()
@@ -366,7 +367,7 @@ def flink(folder: Path, slots: int = 2) -> Iterator[Flink]:
 
 
 def listens(port: int) -> bool:
-    """Whether a program takes connections on a port of this machine."""
+    """Return whether a program accepts connections on a port of this machine."""
     try:
         socket.create_connection(("localhost", port), timeout=5).close()
     except OSError:
@@ -379,6 +380,7 @@ _AnyEngine = TypeVar("_AnyEngine", bound=Engine)
 
 @contextlib.contextmanager
 def _ending(engine: _AnyEngine) -> Iterator[_AnyEngine]:
+    """Yield the engine, and kill its programs at the end."""
     try:
         yield engine
     finally:
@@ -387,6 +389,7 @@ def _ending(engine: _AnyEngine) -> Iterator[_AnyEngine]:
 
 
 def _job_server_ports(engine: Engine) -> list[str]:
+    """Return the flags for free ports of a job server."""
     return [
         f"--job-port={engine.port}",
         f"--artifact-port={free_port()}",
@@ -395,21 +398,20 @@ def _job_server_ports(engine: Engine) -> list[str]:
 
 
 def _class_path(places: Sequence[Path]) -> str:
+    """Return jars and the jars of folders as a class path."""
     return ":".join(map(str, _jars(places)))
 
 
 def _jars(places: Sequence[Path]) -> list[Path]:
-    """Folders give all their jars, in an order that does not depend on the file system."""
-    return [
-        jar
-        for place in places
-        for jar in (sorted(place.glob("*.jar")) if place.is_dir() else [place])
-    ]
+    """Return jars and the jars of folders, in an order that does not depend on the file system."""
+    jars = []
+    for place in places:
+        jars += sorted(place.glob("*.jar")) if place.is_dir() else [place]
+    return jars
 
 
 def _executable_jar(path: Path, main: str, places: Sequence[Path]) -> Path:
-    """A jar for `java -jar`, which names those it needs: what Beam's runners start a job server
-    from."""
+    """Write a jar that names the jars it needs, from which Beam's runners start a job server."""
     attributes = {
         "Manifest-Version": "1.0",
         "Main-Class": main,
@@ -418,19 +420,20 @@ def _executable_jar(path: Path, main: str, places: Sequence[Path]) -> Path:
         "Add-Exports": " ".join(EXPORTED),
     }
     lines = (f"{name}: {value}" for name, value in attributes.items())
-    folded = (
-        "\n ".join(re.findall(".{1,70}", line)) for line in lines
-    )  # a line has 72 bytes at most
+    # A line of a manifest has 72 bytes at most.
+    folded = ("\n ".join(re.findall(".{1,70}", line)) for line in lines)
     with zipfile.ZipFile(path, "w") as jar:
         jar.writestr("META-INF/MANIFEST.MF", "\n".join(folded) + "\n")
     return path
 
 
 def _python_package(name: str) -> Path:
+    """Return the folder of a package in the engines' environment."""
     (folder,) = (_installed(PROGRAMS) / "lib").glob(f"python3.*/site-packages/{name}")
     return folder
 
 
 def _installed(path: Path) -> Path:
+    """Return a path of an installed program; fail if it is missing."""
     assert path.exists(), f"{path} is not installed: run `make test-engines`"
     return path

@@ -1,5 +1,4 @@
-"""The complete job on the tests' Dataflow: as it is submitted there, by workers that have the
-staged wheel alone."""
+"""The complete job on the tests' Dataflow, by workers that have only the staged wheel."""
 
 from __future__ import annotations
 
@@ -19,21 +18,18 @@ from tests.engines.environments import REPOSITORY
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 
-def test_one_job_writes_the_files_of_a_local_run(
-    sent: Sent,
-) -> None:
-    cloud, workdir = sent.cloud, f"{sent.cloud.bucket}/dataflow"
-    before = len(cloud.jobs())
+def test_one_job_writes_the_files_of_a_local_run(sent: Sent) -> None:
+    cloud = sent.cloud
+    workdir = f"{cloud.bucket}/dataflow"
+    num_jobs_before = len(cloud.jobs())
     code, printed = sent.run("complete", workdir)
     assert code == 0, printed
     sent.check(Storage(workdir))
-    (job,) = cloud.jobs()[before:]
+    (job,) = cloud.jobs()[num_jobs_before:]
     assert job["name"] == "complete"
     description = cloud.get(f"/{job['id']}/seen")["description"]
-    staged = {
-        package["name"] for package in description["environment"]["workerPools"][0]["packages"]
-    }
-    assert staged == {
+    packages = description["environment"]["workerPools"][0]["packages"]
+    assert {package["name"] for package in packages} == {
         cloud.wheel.name,
         "extra_packages.txt",
         "requirements.txt",
@@ -41,14 +37,16 @@ def test_one_job_writes_the_files_of_a_local_run(
     }
     code, printed = sent.run("again", workdir)
     assert code == 0, printed
-    assert cloud.jobs()[before:] == [job]
+    assert cloud.jobs()[num_jobs_before:] == [job]
 
 
 def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
-    workdir, command = Storage(f"{sent.cloud.bucket}/cancelled"), ("cancelled", "--until", "clean")
+    workdir = Storage(f"{sent.cloud.bucket}/cancelled")
+    ledger = workdir / "ledger/extract"
+    command = ("cancelled", workdir.uri, "--until", "clean")
     with ThreadPoolExecutor(1) as launcher:
-        launched = launcher.submit(sent.run, command[0], workdir.uri, *command[1:])
-        while not any(name.startswith("records/") for name in (workdir / "ledger/extract").names()):
+        launched = launcher.submit(sent.run, *command)
+        while not any(name.startswith("records/") for name in ledger.names()):
             assert not launched.done(), launched.result()
             time.sleep(0.05)
         (job,) = (job for job in sent.cloud.jobs() if job["name"] == "cancelled")
@@ -59,59 +57,62 @@ def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
     assert "CANCELLED" in printed
     assert "Traceback" not in printed
     assert read_manifest(workdir, "clean") is None
-    before = {
+    versions_before = {
         entry.name: entry.modified for entry in workdir.list() if entry.name.endswith(".parquet")
     }
-    code, printed = sent.run(command[0], workdir.uri, *command[1:])
+    code, printed = sent.run(*command)
     assert code == 0, printed
-    after = {entry.name: entry.modified for entry in workdir.list()}
-    assert {name: after[name] for name in before if name in after} == {
-        name: version for name, version in before.items() if name in after
-    }, "what was finished is not written again"
-    code, printed = sent.run(
-        command[0], workdir.uri, *command[1:]
-    )  # removes what a late attempt left
+    versions_after = {entry.name: entry.modified for entry in workdir.list()}
+    assert {name: versions_after[name] for name in versions_before if name in versions_after} == {
+        name: version for name, version in versions_before.items() if name in versions_after
+    }, "finished files are not written again"
+    # This run removes the files of late attempts.
+    code, printed = sent.run(*command)
     assert code == 0, printed
     sent.check_until_clean(workdir)
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--job_name=My_Job"], "Invalid job_name (My_Job)"),
         (["--temp_location=gs://no-such-bucket/tmp"], "no-such-bucket"),
         (["--sdk_container_image=registry/none:1"], "the job failed"),
     ],
 )
-def test_what_is_refused_is_one_line(sent: Sent, flags: list[str], said: str) -> None:
-    code, printed = sent.run("refused", f"{sent.cloud.bucket}/refused/{abs(hash(said))}", *flags)
+def test_a_refused_job_is_reported_in_one_line(sent: Sent, flags: list[str], message: str) -> None:
+    workdir = f"{sent.cloud.bucket}/refused/{abs(hash(message))}"
+    code, printed = sent.run("refused", workdir, *flags)
     assert code in (1, 2)
-    assert said in printed
+    assert message in printed
     assert "Traceback" not in printed
+    # Beam logs lines of its own.
     errors = [line for line in printed.splitlines() if line.startswith("owt: error: ")]
-    assert len(errors) == 1, printed  # next to what Beam logs
+    assert len(errors) == 1, printed
 
 
-def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: Path) -> None:
+def test_unreachable_inputs_are_refused_before_the_job(
+    sent: Sent, jobs: Jobs, tmp_path: Path
+) -> None:
     dump = jobs.config.parent / "RS_real.zst"
     code, printed = sent.run("local-dump", f"{sent.cloud.bucket}/local-dump", f"--dumps={dump}")
     assert code == 2
     assert f"Dataflow's workers cannot read the local path {dump}" in printed
     code, printed = sent.run("local", str(tmp_path / "run"))
-    assert (code, printed.strip().splitlines()) == (
-        2,
-        [
-            f"owt: error: Dataflow's workers cannot read {tmp_path}/run; give a bucket, gs://BUCKET/FOLDER"
-        ],
+    assert code == 2
+    assert printed.strip() == (
+        f"owt: error: Dataflow's workers cannot read {tmp_path}/run; "
+        "give a bucket, gs://BUCKET/FOLDER"
     )
 
 
-def test_a_job_without_a_waiting_launcher_ends_with_one_line(
-    sent: Sent,
-) -> None:
-    """One command submits, says with 4 that the job is at work, and gets the outcome: what only
-    shows when the dumps are read."""
-    broken, codes = Storage(f"{sent.cloud.bucket}/broken"), [4]
+def test_a_job_without_a_waiting_launcher_ends_with_one_line(sent: Sent) -> None:
+    """The same command submits a job, exits with 4 while it runs, and reports its outcome.
+
+    The mistake only shows when the dumps are read.
+    """
+    broken = Storage(f"{sent.cloud.bucket}/broken")
+    codes = [4]
     broken.write("RS_broken.zst", b"\x28\xb5\x2f\xfd no frame")
     flags = (f"--dumps={broken}/RS_broken.zst", "--no_wait_until_finish")
     while codes[-1] == 4:
@@ -119,15 +120,13 @@ def test_a_job_without_a_waiting_launcher_ends_with_one_line(
         codes.append(code)
     assert codes[1] == 4
     assert code == 1, printed
-    errors = [
-        line for line in printed.splitlines() if line.startswith("owt: error: ")
-    ]  # below what the service says
+    # The service's own messages are above it.
+    errors = [line for line in printed.splitlines() if line.startswith("owt: error: ")]
     assert errors == [printed.splitlines()[-1]], printed
     assert "RS_broken.zst" in errors[0]
     (job,) = (job for job in sent.cloud.jobs() if job["name"] == "mistake")
-    assert (
-        sent.cloud.wait(job["id"]) == "FAILED"
-    )  # the worker says why before the service ends the job
+    # The worker reports the cause before the service ends the job.
+    assert sent.cloud.wait(job["id"]) == "FAILED"
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +156,8 @@ def test_a_template_writes_the_files_of_a_run_on_this_machine(
     pool = seen["description"]["environment"]["workerPools"][0]
     assert pool["sdkHarnessContainerImages"][0]["containerImage"] == IMAGE
     sent.check_until_clean(Storage(workdir))
-    code, printed = sent.run(
-        "after-the-template", workdir, "--until=clean"
-    )  # the lease names a job that has ended
+    # The lease names a job that has ended, so no job is submitted.
+    code, printed = sent.run("after-the-template", workdir, "--until=clean")
     assert code == 0, printed
     assert "after-the-template" not in [job["name"] for job in service.jobs()]
 

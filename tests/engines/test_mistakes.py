@@ -1,4 +1,4 @@
-"""What a user gets wrong on a cluster is one line, in time."""
+"""A mistake on a cluster is reported in one line, and in time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
 
 
 def complaint(command: Sequence[object], code: int) -> str:
-    """The one line that a command prints."""
-    done = subprocess.run(
+    """Run a command; return its only line with an error."""
+    process = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=200, check=False
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    lines = [
-        line for line in (done.stdout + done.stderr).splitlines() if line.startswith("owt: error: ")
-    ]
-    assert "Traceback" not in done.stderr, done.stderr
+    assert process.returncode == code, process.stdout + process.stderr
+    assert "Traceback" not in process.stderr, process.stderr
+    output = process.stdout + process.stderr
+    lines = [line for line in output.splitlines() if line.startswith("owt: error: ")]
     (line,) = lines
     return line
 
@@ -35,28 +34,29 @@ def complaint(command: Sequence[object], code: int) -> str:
 def test_workers_without_the_package_are_refused_before_the_job(
     on_prism: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
-    before = on_prism.jobs()
+    num_jobs_before = on_prism.jobs()
     command = owt("run", tmp_path / "run", jobs.config, *on_prism.flags)
     assert "the workers need this package" in complaint(command, 2)
-    assert on_prism.jobs() == before
+    assert on_prism.jobs() == num_jobs_before
 
 
 def test_a_worker_pool_without_the_wheel(on_prism: Engine, jobs: Jobs, tmp_path: Path) -> None:
     with worker_pool(tmp_path, install(tmp_path / "bare", [])) as pool:
         command = owt("run", tmp_path / "run", jobs.config, *on_prism.flags, *pool.flags)
-        done = subprocess.run(
+        process = subprocess.run(
             list(map(str, command)), capture_output=True, text=True, timeout=300, check=False
         )
-        said = done.stderr.splitlines()[-1]  # below what Beam says
-        assert done.returncode == 1
-        assert said.startswith("owt: error: the job failed")
-        assert "No module named 'owt_pipeline'" in said
+        # The log of Beam is above it.
+        last_line = process.stderr.splitlines()[-1]
+        assert process.returncode == 1
+        assert last_line.startswith("owt: error: the job failed")
+        assert "No module named 'owt_pipeline'" in last_line
 
 
 def test_a_working_directory_that_the_workers_do_not_see(
     on_prism: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
-    """As on another machine, where the folder of this name is another one."""
+    """The workers see an empty folder of this name, as if they were on another machine."""
     (tmp_path / "run").mkdir()
     with worker_pool(tmp_path, hidden=tmp_path / "run") as pool:
         command = owt("run", tmp_path / "run", jobs.config, *on_prism.flags, *pool.flags)
@@ -66,7 +66,7 @@ def test_a_working_directory_that_the_workers_do_not_see(
 def test_a_worker_of_other_versions_stops_the_run(
     on_prism: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
-    """Here the code is another one: an older wheel."""
+    """The workers have the code of an older wheel."""
     python = install(tmp_path / "worker", [wheel()])
     (module,) = (tmp_path / "worker").glob("lib/python*/site-packages/owt_pipeline/__init__.py")
     module.write_text(module.read_text() + "\n# an older wheel\n")

@@ -1,9 +1,8 @@
-"""The complete job, from submissions to the report, on each engine: the same files as on this
-machine.
+"""The complete job, from submissions to the report, writes the same files on each engine.
 
-The workers run in another process and another environment, which has nothing of this project but
-its wheel. The job is submitted by the engine's own runner, which starts a job server.
-test_faults.py does the same on Flink.
+The workers run in another process and in an environment that has nothing of this project except its
+wheel. The engine's own runner starts a job server and submits the job. test_faults.py does the same
+on Flink.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ def test_an_engine_writes_the_files_of_a_run_on_this_machine(
 
 
 def counted_by_the_runner(run: Storage) -> dict[str, Counter[str]]:
-    """Each stage's rows as the job's Beam counters have them."""
-    rows = ("rows_in", "rows_out", "rejected_")
-    return {
-        stage: Counter(
-            {name: count for name, count in found.items() if name.startswith(rows) and count}
-        )
-        for stage, found in metrics(run).items()
-    }
+    """Return the rows of each stage, from the Beam counters of the job."""
+    prefixes = ("rows_in", "rows_out", "rejected_")
+    rows_by_stage = {}
+    for stage, counters in metrics(run).items():
+        rows = {name: count for name, count in counters.items() if name.startswith(prefixes)}
+        # The unary plus leaves out zeros.
+        rows_by_stage[stage] = +Counter(rows)
+    return rows_by_stage
 
 
 def counted_by_the_manifests(run: Storage) -> dict[str, Counter[str]]:
-    """The same as the ledger has it."""
-    found = {}
+    """Return the rows of each stage, from the manifests."""
+    rows_by_stage = {}
     for stage in STAGES.values():
         counts = require_manifest(run, stage.output).counts
-        rejected = {f"rejected_{reason}": count for reason, count in counts.rejected.items()}
-        found[stage.name] = +Counter(
-            {"rows_in": counts.entered, "rows_out": counts.left, **rejected}
-        )
-    return found
+        rows = Counter(rows_in=counts.entered, rows_out=counts.left)
+        for reason, count in counts.rejected.items():
+            rows[f"rejected_{reason}"] = count
+        rows_by_stage[stage.name] = +rows
+    return rows_by_stage

@@ -1,5 +1,7 @@
-"""One small complete run for all tests that only look at one, or change a copy; places where a
-run may be."""
+"""Fixtures of the pipeline's tests: one small complete run, and the places where a run may be.
+
+Tests that only look at a finished run, or change a copy of it, share the small run.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +23,36 @@ PLACES = ["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in BUCKE
 
 @pytest.fixture(autouse=True)
 def _messages() -> None:
-    """What is said on the command line is said in a test: the root's level, which holds
-    otherwise, hides Beam's."""
+    """Log the pipeline's messages in tests as on the command line.
+
+    Without a level of its own, the logger takes the root's, which hides information.
+    """
     logging.getLogger("owt").setLevel(logging.INFO)
 
 
 @pytest.fixture(scope="session")
 def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The CONFIG.toml of the small run, next to its sources."""
     return made_once(tmp_path_factory, "small-sources", write_sources) / "config.toml"
 
 
 @pytest.fixture(scope="session")
 def small_run(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = made_once(
+    """A finished run of the demo's pages."""
+    shared = made_once(
         tmp_path_factory,
         "small",
         lambda folder: run_owt("run", folder / "run", small_config, "--workers", 1),
     )
-    return copy_of(
-        made / "run", tmp_path_factory.mktemp("small-run") / "run"
-    )  # commands lock a run, also to read it
+    # Commands lock a run even to read it, so each process of tests has a copy.
+    return copy_of(shared / "run", tmp_path_factory.mktemp("small-run") / "run")
 
 
 @pytest.fixture(scope="module", params=PLACES)
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """A local folder or a bucket; a test may name some of PLACES."""
+    """A local folder or a bucket. A test may select some of PLACES."""
     if request.param == "disk":
         yield str(tmp_path_factory.mktemp("disk"))
     else:

@@ -1,4 +1,4 @@
-"""Datasets that a test writes by itself, as a stage would have."""
+"""Write datasets for a test as a stage would have written them."""
 
 from __future__ import annotations
 
@@ -24,44 +24,45 @@ def write_dataset(
     num_shards: int = 1,
     stage: str = "",
 ) -> Manifest:
-    """Make `dataset` in `workdir`, shard by shard, by `write(shard, writer)`."""
+    """Write `dataset` in `workdir` by calling `write(shard, writer)` for each shard."""
     records = []
     for shard in range(num_shards):
-        about = DATASETS[dataset]
+        description = DATASETS[dataset]
         place = RecordPath(workdir / f".records/{uuid4()}", shard)
-        outputs = (
-            {"train": about.schema, "val": about.schema}
-            if dataset == "tokens"
-            else {"": about.schema}
-        )
+        splits = ("train", "val") if dataset == "tokens" else ("",)
+        outputs = dict.fromkeys(splits, description.schema)
         with ShardWriter(
-            workdir, place, outputs, dataset=dataset, file_format=about.format
+            workdir, place, outputs, dataset=dataset, file_format=description.format
         ) as writer:
             write(shard, writer)
         records.append(writer.record)
     return _publish(workdir, dataset, records, stage=stage or DATASETS[dataset].stage)
 
 
-def _publish(workdir: Storage, dataset: str, records: list[ShardRecord], **about: Any) -> Manifest:
+def _publish(
+    workdir: Storage, dataset: str, records: list[ShardRecord], **manifest_fields: Any
+) -> Manifest:
+    """Publish the shards of a dataset, with some fields of its manifest."""
     workdir.delete(*(entry.name for entry in workdir.list(".records/")))
 
     def with_shards(root: Root) -> Root:
-        stage = "import" if about.get("stage") == "import" else "collect"
+        stage = "import" if manifest_fields.get("stage") == "import" else "collect"
         return msgspec.structs.replace(
             root, generations=root.generations or [Generation(stage, 0, len(records))]
         )
 
     _, version = change_root(workdir, with_shards, "")
-    counts = sum((record.counts for record in records), Counts())
-    known = {
+    fields = {
         "dataset": dataset,
         "stage": DATASETS[dataset].stage,
         "stage_version": 1,
-        "counts": counts,
+        "counts": sum((record.counts for record in records), Counts()),
+        **manifest_fields,
     }
-    return publish_dataset(
-        workdir, records, version=version, num_shards=len(records), **{**known, **about}
-    )[0]
+    manifest, _ = publish_dataset(
+        workdir, records, version=version, num_shards=len(records), **fields
+    )
+    return manifest
 
 
 def publish_rows(
@@ -69,15 +70,17 @@ def publish_rows(
     dataset: str,
     rows: Sequence[Mapping[str, Any]],
     rejects: Sequence[Mapping[str, Any]] = (),
-    **about: Any,
+    **fields: Any,
 ) -> Manifest:
-    """Write a dataset of one shard, in place of one that is there, without a pipeline; fields
-    not given are empty."""
+    """Write a dataset of one shard without a pipeline, in place of an existing one.
+
+    Fields that a row does not have are empty.
+    """
     schema = DATASETS[dataset].schema
     place = RecordPath(workdir / f".records/{uuid4()}", 0)
     with ShardWriter(workdir, place, {"": schema}, dataset=dataset) as writer:
         add_rows(writer, dataset, rows, rejects)
-    return _publish(workdir, dataset, [writer.record], **about)
+    return _publish(workdir, dataset, [writer.record], **fields)
 
 
 def add_rows(
@@ -86,7 +89,7 @@ def add_rows(
     rows: Sequence[Mapping[str, Any]],
     rejects: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write rows and rejects to a shard; fields not given are empty."""
+    """Write rows and rejects to a shard. Fields that they do not have are empty."""
     writer.add(
         len(rows) + len(rejects),
         Outcome(_batch(rows, DATASETS[dataset].schema), _batch(rejects, REJECTS)),
@@ -94,13 +97,17 @@ def add_rows(
 
 
 def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    full = [
-        {field.name: row.get(field.name, _empty(field.type)) for field in schema} for row in rows
-    ]
-    return pa.RecordBatch.from_pylist(full, schema)
+    """Return the rows as a batch. Fields that they do not have are empty."""
+    empty_row = {field.name: _empty(field.type) for field in schema}
+    return pa.RecordBatch.from_pylist([{**empty_row, **row} for row in rows], schema)
 
 
 def _empty(kind: pa.DataType) -> Any:
+    """Return the empty value of an Arrow type."""
     if pa.types.is_list(kind):
         return []
-    return "" if pa.types.is_string(kind) else None if pa.types.is_struct(kind) else 0
+    if pa.types.is_string(kind):
+        return ""
+    if pa.types.is_struct(kind):
+        return None
+    return 0

@@ -1,4 +1,7 @@
-"""Commands in this process as if each had one of its own, stopped at a write, or without Beam."""
+"""Run commands in this process, each as if it had a process of its own.
+
+A command can be stopped at a write, and the stages can run without Beam's runner.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from tests.owt_pipeline.runs import ask_owt
 
 
 def forget_processes() -> None:
-    """Forget what a process knows of a run: each command has a process of its own."""
+    """Clear what this process has cached about a run, as the start of a process would."""
     takedowns._read.cache_clear()
     takedowns._index.cache_clear()
     forgotten_texts.read_forgotten.cache_clear()
@@ -34,13 +37,13 @@ def forget_processes() -> None:
 
 @contextlib.contextmanager
 def without_runner() -> Iterator[None]:
-    """Run the stages without Beam's runner, in a third of the time."""
+    """Run the stages without Beam's runner, which takes a third of the time."""
     original = runner._run_locally
     plan_stage = stage_work.plan_stage
 
     def run_here(stages: Any, runtime: Any, version: str | None) -> None:
         for number, (stage, options) in enumerate(stages):
-            # The later stages may read files that are gone.
+            # The later stages may read files that are missing.
             parts.plan_stage = functools.partial(plan_stage, later=stages[number + 1 :])
             parts.make_here(stage, options, runtime)
         lifecycle.end_run(runtime, lock.take(runtime.workdir, runtime.run))
@@ -58,14 +61,14 @@ _WRITES = ("put_file", "put", "put_if", "delete")
 
 @contextlib.contextmanager
 def stopping_at(num_writes: int, stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` in place of each write to a disk after the first ones."""
-    left = iter(range(num_writes))
+    """Call `stop` in place of each write to a disk after the first `num_writes`."""
+    remaining = iter(range(num_writes))
     originals = {name: getattr(Disk, name) for name in _WRITES}
 
     def counted(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def write(*arguments: Any) -> Any:
-            if next(left, None) is None:
+            if next(remaining, None) is None:
                 stop()
             return original(*arguments)
 
@@ -103,8 +106,10 @@ def stopping_before_publication() -> Iterator[None]:
 
 
 def refuse_writes() -> None:
+    """Raise the error of a disk that was removed."""
     raise OSError(5, os.strerror(5), "a disk that was taken away")
 
 
 def kill_this_process() -> None:
+    """Stop this process as a power cut would."""
     os.kill(os.getpid(), 9)

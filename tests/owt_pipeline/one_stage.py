@@ -1,5 +1,7 @@
-"""One stage over datasets that a test has made: `python -m tests.owt_pipeline.one_stage STAGE
-RUN FLAGS`."""
+"""Run one stage over datasets that a test has made.
+
+python -m tests.owt_pipeline.one_stage STAGE RUN FLAGS
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ from schemas.settings import add_flags, flags_given
 
 
 def run_alone(name: str, workdir: str, argv: Sequence[str]) -> int:
-    """Run the stage as `owt run` does, but none before it; returns the exit code."""
+    """Run a stage as `owt run` does, but none before it; return the exit code."""
     stage = {**STAGES, IMPORT.name: IMPORT}[name]
     parser = CommandParser(prog=name)
     add_flags(parser, stage.options)
     config.add_run_flags(parser)
 
     def run() -> int:
-        arguments, files, rest = parser.parse_with_files(argv)
+        arguments, files, run_flags = parser.parse_with_files(argv)
         assert not files
-        check_flags(parser, rest)
-        runtime = runtime_of(workdir, arguments, rest, {})
+        check_flags(parser, run_flags)
+        runtime = runtime_of(workdir, arguments, run_flags, {})
         require_run(runtime.workdir)
         options = config.stage_options(stage, None, {}, flags_given(stage.options, arguments))
         results = run_stages([(stage, options)], runtime)

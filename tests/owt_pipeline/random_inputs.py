@@ -1,5 +1,7 @@
-"""A small web for random programs of commands: three dumps of four posts each, and the WARC file
-with their pages, some of which repeat others."""
+"""A small web for random programs of commands.
+
+It has three dumps of four posts each, and a WARC file with their pages. Some pages repeat others.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ DUMPS = "ABC"
 # The first of a pair repeats the second: all of it, or with one word changed.
 _COPIES = {"B0": "A0", "B2": "A2", "C1": "B3"}
 _NEAR = {"B1": "A1", "C0": "A0"}
+# clean rejects this page, which has 30 words.
 _SHORT = "A3"
 _NOT_ARCHIVED = "C3"
 
 
 def url_of(post: str) -> str:
+    """Return the URL of a post."""
     return f"https://site{post.lower()}.example.org/story"
 
 
@@ -42,6 +46,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def _submission(post: str, number: int) -> dict[str, Any]:
+    """Return the row of a dump for a post."""
     return {
         "id": post.lower(), "name": f"t3_{post.lower()}", "subreddit": "x",
         "created_utc": 1_700_000_000 + number, "score": 5, "num_comments": 1,
@@ -50,15 +55,17 @@ def _submission(post: str, number: int) -> dict[str, Any]:
 
 
 def _record(post: str) -> bytes:
+    """Return the WARC record of a post's page."""
     source = _COPIES.get(post) or _NEAR.get(post) or post
     rng = random.Random(source)
     words = [rng.choice(_WORDS) for _ in range(30 if post == _SHORT else 200)]
     if post in _NEAR:
         words[100] = post
-    text = "".join(
-        f"<p>{' '.join(words[start : start + 50]).capitalize()}.</p>"
-        for start in range(0, len(words), 50)
-    )
+    paragraphs = []
+    for start in range(0, len(words), 50):
+        sentence = " ".join(words[start : start + 50]).capitalize()
+        paragraphs.append(f"<p>{sentence}.</p>")
+    text = "".join(paragraphs)
     page = (
         f"<html lang=en><head><title>Story {source}</title></head><body><article>"
         f"<h1>Story of {source}</h1>{text}</article></body></html>"
@@ -67,7 +74,7 @@ def _record(post: str) -> bytes:
 
 
 def _record_of(post: str, page: bytes) -> bytes:
-    """A record of the WARC file: the response to the URL of a post."""
+    """Return the WARC record of a page, as the response to the URL of a post."""
     http = (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"
         b"Content-Length: %d\r\n\r\n" % len(page)
@@ -81,15 +88,17 @@ def _record_of(post: str, page: bytes) -> bytes:
     return gzip.compress(head.encode() + http + b"\r\n\r\n")
 
 
+# By stage that reads the web: the post of `write_inputs_with_rejects` that it rejects.
 REJECTED = {"collect": "low", "fetch": "gone", "extract": "bare"}
-"""For each stage that reads the web, a post that it rejects, of `write_inputs_with_rejects`."""
 
 
 def write_inputs_with_rejects(folder: Path) -> None:
-    """Write `write_inputs`, with posts that collect, fetch and extract reject in dump A."""
+    """Write `write_inputs`, and add to dump A a post that each stage of REJECTED rejects."""
     write_inputs(folder)
     posts = [_submission(f"A{number}", number) for number in range(4)]
     posts += [_submission(post, 10) for post in REJECTED.values()]
+    # Of the posts that were added, collect rejects the first by its score. The second has no record
+    # in the WARC file, and the page of the third has no text.
     posts[-3]["score"] = 0
     with gzip.open(folder / "RS_A.gz", "wt") as dump:
         dump.writelines(json.dumps(post) + "\n" for post in posts)

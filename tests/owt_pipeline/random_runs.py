@@ -1,9 +1,11 @@
-"""Random programs of commands on one small run, compared with a fresh run of the same sources,
-options and takedowns: `python -m tests.owt_pipeline.random_runs --seeds 100-200`.
+"""Random programs of commands on one small run.
+
+    python -m tests.owt_pipeline.random_runs --seeds 100-200
 
 A program grows the run, changes options, forgets documents, deletes folders that may be deleted,
 damages files, and stops commands at a random write. When a command refuses, the program does what
-the message advises. At the end, it runs everything once more and compares.
+the message advises. At the end, it runs everything once more. The result has to equal a fresh run
+with the same sources, options and takedowns.
 """
 
 from __future__ import annotations
@@ -42,19 +44,19 @@ from tests.owt_pipeline.runs import files_of, root_of, run_here
 _MODULE = "tests.owt_pipeline.random_runs"
 _STAGES = ("collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize")
 _LAST = ("--until", "tokenize")
+# For each option that a program changes: its value at the end of each program, and another one.
 _OPTIONS = {
     "min_tokens": (64, 72),
     "threshold": (0.8, 0.6),
     "rules": ("exact near", "none"),
     "val_fraction": (0.3, 0.5),
 }
-"""For each option that a program changes: its value at the end of each program, and another."""
 
 _DELETABLE = ("urls", "warc", "pages", "documents", "clean", "duplicates", "corpus", "tokens")
 
 
 class Failure(AssertionError):
-    """A program that did not end as a fresh run: its commands, and what differs."""
+    """A program that did not end as a fresh run, with its commands and the difference."""
 
 
 class Program:
@@ -64,11 +66,13 @@ class Program:
         """Prepare the program of a seed.
 
         Args:
-          inputs: the folder with the dumps, the WARC file and finished runs, as cached so far.
+          inputs: the folder with the dumps and the WARC file, where finished runs are cached.
           folder: a new folder for the run.
-          has_kills: stop commands in a process of their own, which ends at once.
+          has_kills: stop a command by killing its process, in place of an error.
         """
-        self.seed, self.inputs, self.run = seed, inputs, folder / "run"
+        self.seed = seed
+        self.inputs = inputs
+        self.run = folder / "run"
         self.has_kills = has_kills
         self.rng = random.Random(seed)
         self.lists: list[str] = []
@@ -76,7 +80,7 @@ class Program:
         self.log: list[str] = []
 
     def execute(self) -> None:
-        """Run the program; raises Failure."""
+        """Run the program; raise Failure."""
         try:
             self._begin()
             for step in self._steps():
@@ -84,23 +88,22 @@ class Program:
             self._finish()
             self._compare()
         except (AssertionError, subprocess.TimeoutExpired) as error:
-            said = f"{type(error).__name__}: {error}"
-            raise Failure("\n".join([f"seed {self.seed}", *self.log, said])) from error
-
-    # Commands
+            description = f"{type(error).__name__}: {error}"
+            raise Failure("\n".join([f"seed {self.seed}", *self.log, description])) from error
 
     def _owt(self, *words: object, codes: tuple[int, ...] = (0,)) -> str:
         """Run a command; if it refuses, do what its message advises, and run it again."""
-        said = ""
+        output = ""
         for _ in range(4):
-            code, said = self._ask(*words)
+            code, output = self._ask(*words)
             if code in codes:
-                return said
-            if not self._follow(said):
+                return output
+            if not self._follow(output):
                 break
-        raise AssertionError(f"owt {shlex.join(map(str, words))}: {said}")
+        raise AssertionError(f"owt {shlex.join(map(str, words))}: {output}")
 
     def _ask(self, *words: object) -> tuple[int, str]:
+        """Run a command; return its exit code and output."""
         forget_processes()
         self.log.append("owt " + shlex.join(map(str, words)).replace(str(self.inputs), "IN"))
         codes: list[int] = []
@@ -109,13 +112,13 @@ class Program:
             codes.append(main_of_owt([*map(str, words)]))
             return 0
 
-        said = run_here(run_command)
-        self.log += [f"    {line}" for line in _errors(said)]
-        return codes[0], said
+        output = run_here(run_command)
+        self.log += [f"    {line}" for line in _errors(output)]
+        return codes[0], output
 
-    def _follow(self, said: str) -> bool:
-        """Do what an error message advises; returns whether it advised anything."""
-        error = next((line for line in said.splitlines() if "owt: error" in line), said)
+    def _follow(self, output: str) -> bool:
+        """Follow an error message; return whether it advised anything."""
+        error = next((line for line in output.splitlines() if "owt: error" in line), output)
         commands = re.findall(r"`(owt [^`]+)`", error)
         if "settings" in error or "give at least one of --dumps" in error:
             self._remove(self.run / "settings.toml")
@@ -128,7 +131,7 @@ class Program:
         return bool(commands)
 
     def _complete_run(self) -> list[object]:
-        """The command that makes everything with all its flags."""
+        """Return the command that makes everything, with all its flags."""
         dumps = [self.inputs / f"RS_{name}.gz" for name in self._recorded() or ["A"]]
         flags: list[object] = ["--dumps", *dumps, "--pages_from", self.inputs / "pages.warc.gz"]
         for name, (value, _) in _OPTIONS.items():
@@ -137,19 +140,21 @@ class Program:
         return ["run", self.run, *flags, *shards, *_LAST]
 
     def _recorded(self) -> list[str]:
-        """The dumps that the run has recorded, in the order of their generations."""
+        """Return the dumps that the run has recorded, in the order of their generations."""
         if not (self.run / ROOT).exists():
             return []
-        names = [
-            source["name"] for each in root_of(self.run).generations for source in each.sources
-        ]
-        return [name[3] for name in names if name.startswith("RS_")]
+        dumps = []
+        for generation in root_of(self.run).generations:
+            for source in generation.sources:
+                # The name of dump A is RS_A.gz.
+                if source["name"].startswith("RS_"):
+                    dumps.append(source["name"][3])
+        return dumps
 
     def _add(self, name: str) -> list[object]:
+        """Return the command that adds a dump as another generation."""
         dump = self.inputs / f"RS_{name}.gz"
         return ["run", self.run, "--add", "--dumps", dump, "--workers", 1]
-
-    # Steps
 
     def _begin(self) -> None:
         self.begun = ["A"]
@@ -161,7 +166,7 @@ class Program:
             self._owt(*self._complete_run())
 
     def _steps(self) -> list[Callable[[], None]]:
-        """A half-added generation, a takedown, a deletion and a stop, among other steps."""
+        """Return random steps, with at least one growth, takedown, deletion and stop."""
         weights: dict[Callable[[], None], int] = {
             self._grow: 3,
             self._grow_half: 2,
@@ -178,15 +183,15 @@ class Program:
             self._run_until: 2,
             self._look: 1,
         }
-        steps = self.rng.choices(list(weights), list(weights.values()), k=self.rng.randint(1, 5))
-        steps += [
+        chosen = self.rng.choices(list(weights), list(weights.values()), k=self.rng.randint(1, 5))
+        chosen += [
             self.rng.choice([self._grow_half, self._stop_growth]),
             self.rng.choice([self._forget, self._forget, self._stop_forget]),
             self.rng.choice([self._stop_change, self._stop_forget]),
             self._delete_folders,
         ]
-        self.rng.shuffle(steps)
-        return steps
+        self.rng.shuffle(chosen)
+        return chosen
 
     def _grow(self) -> None:
         if (name := self._next_dump()) is not None:
@@ -197,10 +202,10 @@ class Program:
             self._owt(*self._add(name), "--until", self.rng.choice(_STAGES[:-1]))
 
     def _next_dump(self) -> str | None:
-        """A dump that the run does not have yet, which it gets by the end at the latest."""
-        left = [name for name in DUMPS if name not in self.begun]
-        self.begun += left[:1]
-        return left[0] if left else None
+        """Return a dump that the run does not have yet. The run gets it by its end."""
+        remaining = [name for name in DUMPS if name not in self.begun]
+        self.begun += remaining[:1]
+        return remaining[0] if remaining else None
 
     def _stop_growth(self) -> None:
         if (name := self._next_dump()) is not None:
@@ -213,6 +218,7 @@ class Program:
         self._stop(["forget", self.run, self._list(), "--workers", 1])
 
     def _list(self) -> Path:
+        """Extend the list of takedowns by a post or two; return its path."""
         posts = [f"{name}{number}" for name in DUMPS for number in range(4)]
         for post in self.rng.sample(posts, self.rng.choice([1, 1, 2])):
             is_domain = self.rng.random() < 0.2
@@ -249,14 +255,15 @@ class Program:
             self._owt("verify", self.run, "--repair", codes=(0, 1))
 
     def _any_file(self) -> Path | None:
-        """A file of a dataset, its rejects, places, lists of files or takedowns."""
-        folders = [path for path in sorted(self.run.iterdir()) if path.is_dir()]
-        folders += [path for path in sorted((self.run / "ledger").rglob("*")) if path.is_dir()]
-        kept = [path for path in folders if not _is_spared(path.relative_to(self.run).parts)]
-        folder = self.rng.choice(kept)
-        paths = [path for path in sorted(folder.iterdir()) if path.is_file()]
-        paths = [path for path in paths if path.name not in (Path(ROOT).name, Path(COPY).name)]
-        return self.rng.choice(paths) if paths else None
+        """Return a random file of a dataset, its rejects, places, lists of files or takedowns."""
+        paths = [*sorted(self.run.iterdir()), *sorted((self.run / "ledger").rglob("*"))]
+        folders = [path for path in paths if path.is_dir()]
+        candidates = [path for path in folders if not _is_spared(path.relative_to(self.run).parts)]
+        folder = self.rng.choice(candidates)
+        files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+        # Another step damages the root and its copy.
+        files = [path for path in files if path.name not in (Path(ROOT).name, Path(COPY).name)]
+        return self.rng.choice(files) if files else None
 
     def _damage_root(self) -> None:
         path = self.run / self.rng.choice([ROOT, COPY, COPY, "settings.toml"])
@@ -267,6 +274,7 @@ class Program:
         else:
             os.truncate(path, path.stat().st_size // 2)
             self.log.append(f"({path.relative_to(self.run)} cut)")
+        # Nothing is promised if both the root and its copy are damaged.
         # Where both the root and its copy are damaged, nothing is promised.
         if path.name != "settings.toml":
             self._owt(self.rng.choice(["ls", "verify"]), self.run, codes=(0, 1, 3))
@@ -301,22 +309,23 @@ class Program:
             path.unlink(missing_ok=True)
 
     def _stop(self, words: list[object]) -> None:
-        """Run a command that is stopped at a random one of its first writes."""
-        num_writes = self.rng.choice([2, 5, 10, 20, 40, 60])
-        num_writes = self.rng.randrange(num_writes)
+        """Run a command, and stop it at a random write."""
+
+        max_writes = self.rng.choice([2, 5, 10, 20, 40, 60])
+        num_writes = self.rng.randrange(max_writes)
         self.log.append(f"(at write {num_writes}:)")
         if self.has_kills:
             self.log.append("owt " + shlex.join(map(str, words)))
-            here = [sys.executable, "-m", _MODULE, "--kill_at", str(num_writes), "--"]
-            command = [*here, *map(str, words)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-            self.log.append(f"    exit code {done.returncode}")
-            assert done.returncode in (0, -9) or "owt: error" in done.stderr, done.stderr
+            command = [sys.executable, "-m", _MODULE, "--kill_at", str(num_writes), "--"]
+            command += map(str, words)
+            process = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=120
+            )
+            self.log.append(f"    exit code {process.returncode}")
+            assert process.returncode in (0, -9) or "owt: error" in process.stderr, process.stderr
         else:
             with stopping_at(num_writes, refuse_writes):
                 self._ask(*words)
-
-    # The end
 
     def _finish(self) -> None:
         for name in self.begun[1:]:
@@ -326,34 +335,43 @@ class Program:
         if self.lists:
             self._owt("forget", self.run, self.run.parent / "list.txt", "--workers", 1)
         self._owt("verify", self.run, "--repair", codes=(0, 1))
-        # With the report, so that it sweeps what interrupted commands have finished.
+        # A run with the report sweeps the files that interrupted commands have left unpublished.
         self._owt(*self._complete_run()[: -len(_LAST)])
-        said = self._owt("verify", self.run)
-        assert "no problems found" in said, said
+        output = self._owt("verify", self.run)
+        assert "no problems found" in output, output
 
     def _compare(self) -> None:
         order = tuple(self._recorded())
         assert sorted(order) == sorted(self.begun), (order, self.begun)
         fresh = finished_run(self.inputs, order, tuple(dict.fromkeys(self.lists)))
         for name in ("corpus", "tokens"):
-            in_folder = sorted(str(path.relative_to(self.run)) for path in _parts(self.run, name))
-            ours, theirs = _published(self.run, name), _published(fresh, name)
-            assert list(ours) == list(theirs), f"{name}: {list(ours)}, {list(theirs)}"
-            assert ours == theirs, name
-            assert in_folder == sorted(ours), f"{name}/ has {in_folder}"
-        urls = {row["url_id"]: row["url"] for row in _rows(fresh, ["urls", "ledger/urls/rejects"])}
-        ids = {row["url_id"] for row in _rows(self.run, ["corpus", "tokens/train", "tokens/val"])}
-        left = [urls[key] for key in ids if any(line in urls[key] for line in self.lists)]
-        assert not left, f"these were forgotten: {left}"
+            files_in_folder = sorted(
+                str(path.relative_to(self.run)) for path in _parts(self.run, name)
+            )
+            rows = _published(self.run, name)
+            expected = _published(fresh, name)
+            assert list(rows) == list(expected), f"{name}: {list(rows)}, {list(expected)}"
+            assert rows == expected, name
+            assert files_in_folder == sorted(rows), f"{name}/ has {files_in_folder}"
+        url_rows = _rows(fresh, ["urls", "ledger/urls/rejects"])
+        url_by_id = {row["url_id"]: row["url"] for row in url_rows}
+        text_rows = _rows(self.run, ["corpus", "tokens/train", "tokens/val"])
+        urls = {url_by_id[row["url_id"]] for row in text_rows}
+        forgotten = [url for url in urls if any(line in url for line in self.lists)]
+        assert not forgotten, f"these were forgotten: {forgotten}"
 
 
 def _is_spared(parts: tuple[str, ...]) -> bool:
-    """Whether nothing of a folder may be deleted: records make it possible to do without lists."""
+    """Return whether a program must not delete from a folder.
+
+    Records make it possible to do without lists.
+    """
     return parts[0] == ".tmp" or "work" in parts or "records" in parts
 
 
-def _errors(said: str) -> list[str]:
-    lines = [line for line in said.splitlines() if "error" in line or line.startswith("  ")]
+def _errors(output: str) -> list[str]:
+    """Return the first lines of an output that describe an error."""
+    lines = [line for line in output.splitlines() if "error" in line or line.startswith("  ")]
     return [line[:300] for line in lines[:4]]
 
 
@@ -363,24 +381,25 @@ def _parts(run: Path, dataset: str) -> Iterator[Path]:
 
 
 def _published(run: Path, dataset: str) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each published file of a dataset, by its path."""
+    """Return the rows of each published file of a dataset, by its path."""
     return {file.path: _rows_of_file(run / file.path) for file in files_of(run, dataset)}
 
 
 def _rows(run: Path, folders: list[str]) -> list[dict[str, Any]]:
-    """The rows of all files in some folders of a run."""
+    """Return the rows of all files in some folders of a run."""
     paths = [path for folder in folders for path in sorted((run / folder).glob("part-*"))]
     return [row for path in paths for row in _rows_of_file(path)]
 
 
 def _rows_of_file(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet or Arrow file."""
     if path.suffix == ".arrow":
         return pyarrow.ipc.open_file(path).read_all().to_pylist()
     return pq.read_table(path).to_pylist()
 
 
 def finished_run(inputs: Path, dumps: tuple[str, ...], lines: tuple[str, ...]) -> Path:
-    """Return a fresh run of some dumps, of which the documents of a list are forgotten last."""
+    """Return a fresh run of some dumps, whose last command forgets the documents of a list."""
     name = "-".join(["fresh", *dumps, *(re.sub(r"\W", "", line) for line in sorted(lines))])
     folder = inputs / name
     if folder.exists():
@@ -402,6 +421,7 @@ def finished_run(inputs: Path, dumps: tuple[str, ...], lines: tuple[str, ...]) -
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the programs of the requested seeds; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-49", help="first and last seed")
     parser.add_argument("--kills", action="store_true", help="kill processes in place of errors")

@@ -1,4 +1,4 @@
-"""Helpers that do what a message advises, and run the same command again."""
+"""Helpers that follow the advice of an error message, and run the failed command again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPELLING = re.compile(r"did you mean '?(-*\w+)")
 
 
 def attempt(words: Words) -> tuple[int, str]:
-    """Run `owt` in this process; return its exit code and what it printed."""
+    """Run `owt` in this process; return its exit code and output."""
     codes: list[int] = []
 
     def run() -> int:
@@ -30,10 +30,10 @@ def attempt(words: Words) -> tuple[int, str]:
 
 
 def follow(message: str, words: Words, table: Path | None = None) -> Words:
-    """Do what a message advises; return the words of the command to run again.
+    """Follow the advice of a message; return the words of the command to run again.
 
-    Commands are executed as they stand. A flag, or a spelling, goes into the returned command. A
-    column is renamed in `table`. Fails if the message advises nothing of these.
+    A command is executed as it stands. A flag or a spelling changes the returned words. A column is
+    renamed in `table`. Fails if the message advises none of these.
     """
     if renaming := _RENAMING.search(message):
         assert table is not None
@@ -47,26 +47,26 @@ def follow(message: str, words: Words, table: Path | None = None) -> Words:
     if example := _EXAMPLE_OF_FLAG.search(message):
         return [*words, example[1], *shlex.split(example[2])]
     if spelling := _SPELLING.search(message):
-        wrong = next(word for word in words if f"{word}" in message and word != "run")
-        return [spelling[1] if word == wrong else word for word in words]
+        misspelled = next(word for word in words if f"{word}" in message and word != "run")
+        return [spelling[1] if word == misspelled else word for word in words]
     flag = _FLAG.search(message)
     assert flag is not None, f"nothing is advised: {message}"
     return [*words, flag[1]]
 
 
 def heal(words: Words, expected: str, table: Path | None = None) -> str:
-    """Run a command that fails, do what it advises, run it again; return the first output."""
+    """Run a command that fails, follow its message, and run it again; return the first output."""
     code, output = attempt(words)
     assert code != 0, output
     assert expected in output, output
     message = output[output.index(expected) :]
-    code, again = attempt(follow(message, words, table))
-    assert code == 0, f"{output}\nafter what it advises: {again}"
+    code, second_output = attempt(follow(message, words, table))
+    assert code == 0, f"{output}\nafter its advice: {second_output}"
     return output
 
 
 def make_run(folder: Path) -> Path:
-    """Make a finished run of the demo's pages, with settings of its own, in a path with a space."""
+    """Make a finished run of the demo's pages, with options of its own, in a path with a space."""
     inputs = folder / "my inputs"
     ask_owt("demo", "--write_inputs", inputs)
     run = inputs / "a run"

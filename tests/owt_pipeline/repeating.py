@@ -1,11 +1,11 @@
-"""A runner that does what runners may do: it runs every bundle twice, late, and drops results."""
+"""A runner that does what runners may do: run a bundle twice, run it late, and drop its result."""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -17,14 +17,18 @@ _taking = threading.Lock()
 
 
 def _input_elements(self: Any, instruction_id: str, *_: Any, **__: Any) -> Iterator[Any]:
-    """What was sent for one bundle. Beam's own loses what is sent for another meanwhile: it
-    expects one at a time."""
-    with _taking:  # others only append
-        places = reversed(range(len(self._inputs)))
-        mine = [
-            self._inputs.pop(i) for i in places if self._inputs[i].instruction_id == instruction_id
-        ]
-    for element in reversed(mine):
+    """Yield the elements that were sent for one bundle.
+
+    Beam's own method expects one bundle at a time, and loses the elements of others that are sent
+    meanwhile.
+    """
+    elements_of_bundle = []
+    # A lock for removing is enough, since the other threads of the channel only append.
+    with _taking:
+        for position in reversed(range(len(self._inputs))):
+            if self._inputs[position].instruction_id == instruction_id:
+                elements_of_bundle.append(self._inputs.pop(position))
+    for element in reversed(elements_of_bundle):
         if isinstance(element, beam_fn_api_pb2.Elements.Timers):
             if not element.is_last:
                 yield element
@@ -33,15 +37,16 @@ def _input_elements(self: Any, instruction_id: str, *_: Any, **__: Any) -> Itera
 
 
 class RepeatingRunner(FnApiRunner):
-    """Runs every bundle twice and takes one result. Of one bundle in three, the second attempt
-    overlaps with a later bundle, of the next stage or of one long after it; of one in five, the
-    first result is dropped.
+    """Runs every bundle twice and takes one result.
 
-    Beam itself runs bundles again for its tests (`bundle_repeat`); this runner also does so late.
+    One bundle in three is late: its second attempt overlaps with a later bundle, of the next stage
+    or of one long after it. Of one bundle in five, the first result is dropped.
+
+    Beam itself repeats bundles for its tests (`bundle_repeat`); this runner also does so late.
 
     Attributes:
-      seed: what is late and what is dropped follows from it.
-      counts: how many bundles were run; of them, `late` and `dropped`.
+      seed: decides which bundles are late and which results are dropped.
+      counts: the number of `bundles`, and of those that were `late` and `dropped`.
     """
 
     seed = 0
@@ -49,45 +54,53 @@ class RepeatingRunner(FnApiRunner):
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Any:
         type(self).counts = Counter()
-        self._random, self._late, self._failed = (
-            random.Random(self.seed),
-            list[Any](),
-            list[BaseException](),
-        )
+        self._random = random.Random(self.seed)
+        # The number of the bundle after which each late attempt starts, and the attempt.
+        self._late: list[tuple[int, Callable[[], None]]] = []
+        self._errors: list[BaseException] = []
         try:
             with mock.patch.object(InMemoryDataChannel, "input_elements", _input_elements):
                 return super().run_pipeline(pipeline, options)
         finally:
-            for _, again in self._late:  # when the run has ended
-                again()
-            if self._failed:
-                raise self._failed[0]
+            # Some attempts are so late that the run has ended.
+            for _, repeat in self._late:
+                repeat()
+            if self._errors:
+                raise self._errors[0]
 
     def _run_bundle(
-        self, context: Any, bundle: Any, given: Any, outputs: Any, timers: Any, manager: Any
+        self, context: Any, bundle: Any, inputs: Any, outputs: Any, timers: Any, manager: Any
     ) -> Any:
-        def again() -> None:
+        def repeat() -> None:
             try:
                 self._get_bundle_manager(bundle).process_bundle(
-                    given.data, outputs, given.timers, timers, dry_run=True
+                    inputs.data, outputs, inputs.timers, timers, dry_run=True
                 )
             except BaseException as error:
-                self._failed.append(error)
+                self._errors.append(error)
 
         number = self.counts["bundles"]
-        overlapping = [threading.Thread(target=late) for due, late in self._late if due <= number]
-        self._late = [late for late in self._late if late[0] > number]
+        overlapping = []
+        still_late = []
+        for due, late_attempt in self._late:
+            if due <= number:
+                overlapping.append(threading.Thread(target=late_attempt))
+            else:
+                still_late.append((due, late_attempt))
+        self._late = still_late
         for thread in overlapping:
             thread.start()
-        is_late, is_dropped = self._random.random() < 1 / 3, self._random.random() < 1 / 5
+        is_late = self._random.random() < 1 / 3
+        is_dropped = self._random.random() < 1 / 5
         self.counts.update(bundles=1, late=is_late, dropped=is_dropped)
         if is_dropped:
-            again()
-        result = super()._run_bundle(context, bundle, given, outputs, timers, manager)
+            repeat()
+        result = super()._run_bundle(context, bundle, inputs, outputs, timers, manager)
         if is_late:
-            self._late.append((number + self._random.choice((1, 1, 2, 5, 20)), again))
+            num_bundles_later = self._random.choice((1, 1, 2, 5, 20))
+            self._late.append((number + num_bundles_later, repeat))
         elif not is_dropped:
-            again()
+            repeat()
         for thread in overlapping:
             thread.join()
         return result

@@ -1,5 +1,8 @@
-"""A small complete run for tests: the demo's pages as a WARC file, the dump that links to them,
-`owt` as a process."""
+"""A small complete run for tests, and helpers that run `owt` and read a run's files.
+
+The run reads the demo's pages from a WARC file, and the dump that links to them. `run_owt` starts
+a process; `ask_owt` runs the command in this process, in a fraction of the time.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ min_tokens = 64
 
 
 def write_sources(folder: Path) -> Path:
-    """Write the dump, the WARC file and a CONFIG.toml; returns the last."""
+    """Write the dump, the WARC file and a CONFIG.toml; return the path of the last."""
     ask_owt("demo", "--write_inputs", folder)
     config = folder / "config.toml"
     config.write_text(CONFIG.format(folder=folder))
@@ -49,12 +52,12 @@ def write_sources(folder: Path) -> Path:
 
 
 def owt(*arguments: object) -> list[str]:
-    """The command line of `owt`."""
+    """Return the command line of `owt`."""
     return [sys.executable, "-m", "owt_pipeline", *map(str, arguments)]
 
 
 def stage_alone(*arguments: object) -> list[str]:
-    """The command line of `one_stage`."""
+    """Return the command line of `one_stage`."""
     return [sys.executable, "-m", "tests.owt_pipeline.one_stage", *map(str, arguments)]
 
 
@@ -70,13 +73,13 @@ def start_owt(*arguments: object) -> subprocess.Popen[str]:
 
 
 def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None) -> str:
-    """Run `owt` to its end; returns what it printed, which must not be a traceback."""
+    """Run `owt` in a process; return its output, which must not contain a traceback."""
     return run_to_end(owt(*arguments), code, env)
 
 
 def run_to_end(command: list[str], code: int = 0, env: dict[str, str] | None = None) -> str:
-    """The same of any command."""
-    done = subprocess.run(
+    """Run any command in a process, as `run_owt` does."""
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -84,49 +87,52 @@ def run_to_end(command: list[str], code: int = 0, env: dict[str, str] | None = N
         check=False,
         env={**os.environ, **(env or {})},
     )
-    output = done.stdout + done.stderr
-    assert done.returncode == code, output
+    output = process.stdout + process.stderr
+    assert process.returncode == code, output
     assert "Traceback" not in output, output
     return output
 
 
 def ask_owt(*arguments: object, code: int = 0) -> str:
-    """The same as `run_owt`, in this process: for commands that need no process of their own to
-    show what they do."""
+    """Run `owt` in this process, as `run_owt` does in a process of its own."""
     return run_here(partial(main, [*map(str, arguments)]), code)
 
 
 def ask_stage(name: str, run: object, *flags: object, code: int = 0) -> str:
-    """The same of `one_stage`."""
+    """Run `one_stage` in this process, as `run_owt` does in a process of its own."""
     return run_here(partial(run_alone, name, str(run), [*map(str, flags)]), code)
 
 
 def run_here(command: Callable[[], int], code: int = 0) -> str:
-    """The same of a function that a command calls."""
-    root, out, error = logging.getLogger(), io.StringIO(), io.StringIO()
-    handlers, level = root.handlers[:], root.level
+    """Call a command's function; return its output, which must not contain a traceback."""
+    root_logger = logging.getLogger()
+    stdout = io.StringIO()
+    stderr = io.StringIO()
+    handlers = root_logger.handlers[:]
+    level = root_logger.level
     try:
-        with redirect_stdout(out), redirect_stderr(error):
-            ended = command()
+        with redirect_stdout(stdout), redirect_stderr(stderr):
+            code_of_command = command()
     finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-    output = out.getvalue() + error.getvalue()
-    assert ended == code, output
+        root_logger.handlers[:] = handlers
+        root_logger.setLevel(level)
+    output = stdout.getvalue() + stderr.getvalue()
+    assert code_of_command == code, output
     assert "Traceback" not in output, output
     return output
 
 
 def made_once(temporary: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name` as `make(folder)` leaves it: the first of the processes that run tests
-    makes it for all.
+    """Return the folder `name` as `make(folder)` leaves it.
 
-    The others wait for it. It is to be read only: tests of another process may be reading it.
+    The first of the processes that run tests makes it, and the others wait for it. A test must not
+    change it, since tests of another process may be reading it.
     """
     base = temporary.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
-    folder, finished = base / name, base / f"{name}.finished"
+    folder = base / name
+    finished = base / f"{name}.finished"
     with open(base / f"{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not finished.exists():
@@ -138,22 +144,22 @@ def made_once(temporary: pytest.TempPathFactory, name: str, make: Callable[[Path
 
 
 def folders_of(dataset: str) -> tuple[str, ...]:
-    """The folders of a run that a dataset's files are in."""
+    """Return the folders of a run that hold a dataset's files."""
     return (dataset, ledger_of(dataset), *(["warc"] if dataset == "pages" else []))
 
 
 def root_of(run: Path) -> Root:
-    """The root manifest of a run."""
+    """Return the root manifest of a run."""
     return Root.from_json((run / ROOT).read_bytes())
 
 
 def manifest_of(run: Path, dataset: str) -> Manifest:
-    """The manifest of a finished dataset."""
+    """Return the manifest of a finished dataset."""
     return root_of(run).datasets[dataset]
 
 
 def table_of(run: Path, dataset: str) -> FileTable:
-    """The list of files of a finished dataset."""
+    """Return the list of files of a finished dataset."""
     listed = manifest_of(run, dataset).files
     return FileTable.from_parquet((run / listed.path).read_bytes(), listed.path)
 
@@ -161,29 +167,32 @@ def table_of(run: Path, dataset: str) -> FileTable:
 def files_of(
     run: Path, dataset: str, kind: str = "data", shard: int | None = None
 ) -> list[ShardFile]:
-    """The files of one kind (and shard) of a finished dataset."""
+    """Return the files of a kind (and shard) of a finished dataset."""
     return table_of(run, dataset).of_kind(kind, shard)
 
 
 def shard_file(run: Path, dataset: str, shard: int, kind: str = "data", split: str = "") -> Path:
-    """A shard's one file of a kind; of the tokens, that of a split."""
+    """Return a shard's only file of a kind, or of a split of the tokens."""
     (file,) = (file for file in files_of(run, dataset, kind, shard) if f"/{split}" in file.path)
     return run / file.path
 
 
 def rows_of(run: Path, folder: str) -> list[dict[str, Any]]:
-    """The rows of a folder of Parquet files."""
+    """Return the rows of a folder of Parquet files."""
     return [
         row
-        for path in sorted((run / folder).glob("part-*.parquet"))
-        for row in pq.read_table(path).to_pylist()
+        for file in sorted((run / folder).glob("part-*.parquet"))
+        for row in pq.read_table(file).to_pylist()
     ]
 
 
 def is_same_in_all_runs(name: str) -> bool:
-    """Whether a file is none of those that differ between equal runs: times, locks, flags,
-    versions of files, and what a job whose launcher was killed leaves for it."""
-    others = {
+    """Return whether equal runs have this file with the same bytes.
+
+    Files with times, locks, flags and versions of files differ, and so do the files that a job
+    leaves for its launcher.
+    """
+    differing_names = {
         "run-log.jsonl",
         "settings.toml",
         "manifest.json.copy",
@@ -192,48 +201,47 @@ def is_same_in_all_runs(name: str) -> bool:
         ".outcome",
         ".tmp",
     }
-    return not others & set(name.split("/"))
+    return not differing_names & set(name.split("/"))
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file of a run by its path, but for those that differ between equal runs."""
+    """Return the bytes of a run's files by path, except files that differ between equal runs."""
     return contents(Storage(str(folder)))
 
 
 def contents(run: Storage) -> dict[str, bytes]:
-    """The same of a run in any storage."""
-    found = {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
-    if (
-        ROOT in found
-    ):  # which counts how often it was replaced, names the last run, and where the sources were
-        root = Root.from_json(found[ROOT])
-        generations = [_somewhere(each) for each in root.generations]
-        datasets = {name: _somewhere(each) for name, each in root.datasets.items()}
+    """Return the same of a run in any storage."""
+    content_by_name = {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
+    if ROOT in content_by_name:
+        # The root counts its replacements, and names the last run and the places of the sources.
+        root = Root.from_json(content_by_name[ROOT])
+        generations = [_somewhere(generation) for generation in root.generations]
+        datasets = {name: _somewhere(manifest) for name, manifest in root.datasets.items()}
         root = msgspec.structs.replace(
             root, sequence=0, run="", generations=generations, datasets=datasets
         )
-        found[ROOT] = root.to_json()
-    return found
+        content_by_name[ROOT] = root.to_json()
+    return content_by_name
 
 
-def _somewhere(read: R) -> R:
-    """Return a generation or a manifest without what depends on where its sources lie."""
-    sources = [{**source, "uri": ""} for source in read.sources]
+def _somewhere(entry: R) -> R:
+    """Return a generation or a manifest without the places and the states of its sources."""
+    sources = [{**source, "uri": ""} for source in entry.sources]
     for source in sources:
         source.pop("seen", None)
-    return msgspec.structs.replace(read, sources=sources)
+    return msgspec.structs.replace(entry, sources=sources)
 
 
-def differing(one: Path, other: Path) -> list[str]:
-    """The names of files that are not the same in two runs."""
-    ours, theirs = snapshot(one), snapshot(other)
-    return sorted(
-        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
-    )
+def differing(run: Path, other_run: Path) -> list[str]:
+    """Return the names of files that differ between two runs."""
+    files = snapshot(run)
+    other_files = snapshot(other_run)
+    names = files.keys() | other_files.keys()
+    return sorted(name for name in names if files.get(name) != other_files.get(name))
 
 
 def copy_of(run: Path, target: Path, without: tuple[str, ...] = ()) -> Path:
-    """A copy of a run's folder but for some of its datasets."""
+    """Copy a run's folder without some of its datasets; return the copy."""
     left_out = {folder for name in without for folder in folders_of(name)}
 
     def ignore(folder: str, names: list[str]) -> list[str]:
@@ -248,12 +256,12 @@ def copy_of(run: Path, target: Path, without: tuple[str, ...] = ()) -> Path:
 
 
 def drop(run: Path, *datasets: str) -> None:
-    """Let a run be as if it had not made these datasets, whose files stay."""
+    """Change a run as if it had not made these datasets. Their files stay."""
     root = root_of(run)
     for name in datasets:
         if name in root.datasets:
             shutil.rmtree(
                 run / ledger_of(root.datasets[name].stage) / "records", ignore_errors=True
             )
-    left = {name: manifest for name, manifest in root.datasets.items() if name not in datasets}
-    (run / ROOT).write_bytes(msgspec.structs.replace(root, datasets=left).to_json())
+    remaining = {name: manifest for name, manifest in root.datasets.items() if name not in datasets}
+    (run / ROOT).write_bytes(msgspec.structs.replace(root, datasets=remaining).to_json())

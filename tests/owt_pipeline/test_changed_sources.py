@@ -1,4 +1,4 @@
-"""Sources that are edited: a run notices any change, and hashes what is unchanged only once."""
+"""A run notices any edit of a source, and hashes an unchanged source only once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from owt_pipeline.stages.fetch import options as fetch_options
 from tests.owt_pipeline.runs import ask_owt, rows_of
 
 _HTML = [("Content-Type", "text/html; charset=utf-8")]
+# With this padding, the middle record is more than a MiB from both ends of the file.
 _PADDING = "x" * 100_000
 _NUM_RECORDS = 31
-_BEFORE, _AFTER = "before", "edited"
+_WORD = "before"
+_EDITED_WORD = "edited"
 
 
 def _name(number: int) -> str:
     """Return a word that is in one record: `before` in the middle one."""
-    return _BEFORE if number == _NUM_RECORDS // 2 else f"page{number}"
+    return _WORD if number == _NUM_RECORDS // 2 else f"page{number}"
 
 
 def _dump() -> bytes:
+    """Return a dump in which each submission has a word of `_name` and much padding."""
     submissions = [
         {
             "id": f"x{number}", "url": f"https://site.example/{_name(number)}", "score": 5,
@@ -36,45 +39,53 @@ def _dump() -> bytes:
         }
         for number in range(_NUM_RECORDS)
     ]  # fmt: skip
-    return "".join(json.dumps(each) + "\n" for each in submissions).encode()
+    return "".join(json.dumps(submission) + "\n" for submission in submissions).encode()
 
 
 def _warc() -> bytes:
+    """Return a WARC file in which each page has a word of `_name` and much padding."""
     content = b""
     for number in range(_NUM_RECORDS):
-        page = f"<html><body><p>This page is about {_name(number)}, and says little else that anyone reads.</p><!-- {_PADDING} --></body></html>".encode()
+        sentence = f"This page is about {_name(number)}, and says little else that anyone reads."
+        page = f"<html><body><p>{sentence}</p><!-- {_PADDING} --></body></html>"
         url = f"https://site.example/{number}"
-        record = response_record(url, 1_700_000_000, "HTTP/1.1 200 OK", _HTML, page)
+        record = response_record(url, 1_700_000_000, "HTTP/1.1 200 OK", _HTML, page.encode())
         content += gzip.decompress(record)
     return content
 
 
 def _texts() -> bytes:
+    """Return JSON lines in which each text has a word of `_name` and much padding."""
     texts = [{"text": _name(number), "padding": _PADDING} for number in range(_NUM_RECORDS)]
-    return "".join(json.dumps(each) + "\n" for each in texts).encode()
+    return "".join(json.dumps(text) + "\n" for text in texts).encode()
 
 
 def _links() -> bytes:
+    """Return a table in which each URL has a word of `_name`, and each row much padding."""
     rows = [f"https://site.example/{_name(number)},{_PADDING}\n" for number in range(_NUM_RECORDS)]
     return f"url,padding\n{''.join(rows)}".encode()
 
 
 def _run_dump(path: Path) -> str:
+    """Collect a dump; return the URLs as one text."""
     ask_owt("run", path.parent / "run", "--dumps", path, "--until", "collect", "--num_shards", 1)
     return str(rows_of(path.parent / "run", "urls"))
 
 
 def _run_links(path: Path) -> str:
+    """Collect a table of links; return the URLs as one text."""
     ask_owt("run", path.parent / "run", "--links", path, "--until", "collect", "--num_shards", 1)
     return str(rows_of(path.parent / "run", "urls"))
 
 
 def _run_texts(path: Path) -> str:
+    """Import texts; return the documents as one text."""
     ask_owt("import", path.parent / "run", path, "--num_shards", 1)
     return str(rows_of(path.parent / "run", "documents"))
 
 
 def _run_archive(path: Path) -> str:
+    """Extract the pages of a WARC file; return their texts as one text."""
     run = path.parent / "run"
     links = path.parent / "links.txt"
     links.write_text("".join(f"https://site.example/{n}\n" for n in range(_NUM_RECORDS)))
@@ -92,11 +103,11 @@ _KINDS = {
 
 
 def edit_middle(path: Path) -> None:
-    """Edit one word in the middle of a file, whose length and ends stay as they are."""
+    """Change a word in the middle of a file, whose length and ends stay the same."""
     content = path.read_bytes()
-    place = content.index(_BEFORE.encode())
-    assert 1 << 20 < place < len(content) - (1 << 20)
-    path.write_bytes(content.replace(_BEFORE.encode(), _AFTER.encode()))
+    position = content.index(_WORD.encode())
+    assert 1 << 20 < position < len(content) - (1 << 20)
+    path.write_bytes(content.replace(_WORD.encode(), _EDITED_WORD.encode()))
 
 
 @pytest.mark.parametrize("name", _KINDS)
@@ -106,20 +117,23 @@ def test_an_edit_in_the_middle_of_a_plain_file_is_noticed(
     make, run = _KINDS[name]
     path = tmp_path / name
     path.write_bytes(make())
-    before = run(path)
+    rows_before = run(path)
     hashed.clear()
     monkeypatch.setattr("owt_pipeline.storage.folder._sha256_by_file", {})
-    assert run(path) == before
+    assert run(path) == rows_before
     assert name not in hashed
     edit_middle(path)
-    assert run(path) != before
+    assert run(path) != rows_before
     assert name in hashed
 
 
 def _describe_by_ends(uri: str, recorded: object = None) -> dict[str, Any]:
-    """Describe a file as versions did that hashed only the first and last MiB."""
+    """Describe a file as earlier versions did, which hashed only its first and last MiB."""
     content = Path(uri).read_bytes()
-    ends = content[: 1 << 20] + content[-(1 << 20) :] if len(content) > 1 << 21 else content
+    mib = 1 << 20
+    ends = content
+    if len(content) > 2 * mib:
+        ends = content[:mib] + content[-mib:]
     digest = hashlib.sha256(ends).hexdigest()
     return {"name": Path(uri).name, "bytes": len(content), "ends_sha256": digest}
 
@@ -132,13 +146,13 @@ def test_a_run_with_sources_known_by_their_ends_stays_finished(name: str, tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         for module in (collect_kind, fetch_options, records):
             patch.setattr(module, "describe_source", _describe_by_ends)
-        before = run(path)
+        rows_before = run(path)
     flags = ["--until", "extract" if name == "pages.warc" else "collect"]
     for _ in range(2):
         plan = ask_owt("run", tmp_path / "run", *flags, "--dry_run")
         assert "finished" in plan
         assert "runs" not in plan.replace(str(tmp_path), "")
-        assert run(path) == before
+        assert run(path) == rows_before
     if name == "dump.ndjson":
         edit_middle(path)
-        assert _AFTER in run(path)
+        assert _EDITED_WORD in run(path)

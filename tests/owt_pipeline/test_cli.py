@@ -1,4 +1,4 @@
-"""The command line: help, exit codes."""
+"""The command line: its help, its exit codes, and one line for each mistake."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_every_help_has_usage_an_example_and_all_flags(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main([name, "--help"])
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert text.startswith(f"usage: owt {name}")
@@ -85,25 +85,25 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(
     assert all(f"\n  {name} " in usage for name in COMMANDS)
 
 
+# Each case has the words after `owt`, and below them a part of the error.
 MISTYPED = Path(__file__).with_name("mistyped.txt").read_text().strip().split("\n\n")
-"""Words after `owt`, and below them what the error says."""
 
 
 @pytest.mark.parametrize("case", MISTYPED)
 def test_a_mistyped_command_is_one_line_and_exit_code_2(
     case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words, said = case.split("\n")
+    words, message = case.split("\n")
     assert main(words.split()) == 2
-    out, error = capsys.readouterr()
-    assert out == ""
+    output, error = capsys.readouterr()
+    assert output == ""
     assert error.startswith("owt: error: ")
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"min_tokens = 3\n", "'min_tokens' is outside a table"),
         (
@@ -116,58 +116,49 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(
     ],
 )
 def test_a_mistake_in_the_settings_names_their_file(
-    text: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(text)
     assert main(["run", str(tmp_path), str(path)]) == 2
-    assert f"{path}" in (error := capsys.readouterr().err)
-    assert said in error
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert message in error
 
 
-@pytest.mark.parametrize("given", [["w", "config.toml"], ["w"]])
+@pytest.mark.parametrize("words", [["w", "config.toml"], ["w"]])
 def test_settings_are_a_named_file_or_the_folders_own(
-    given: list[str],
+    words: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("w").mkdir()
-    path = Path("config.toml" if len(given) == 2 else "w/settings.toml")
+    path = Path("config.toml" if len(words) == 2 else "w/settings.toml")
     path.write_text("[clean]\nmin_tokens = 'many'\n")
-    assert main(["run", *given, "--min_language_score", "0.7"]) == 2
+    assert main(["run", *words, "--min_language_score", "0.7"]) == 2
     assert f"{path} [clean]: min_tokens: 'many' is not" in capsys.readouterr().err
     path.write_text("[clean]\nmin_tokens = 5\n")
-    assert main(["run", *given, "--min_tokens", "-7"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "owt: error: --min_tokens: -7 is not a whole number of at least 0\n"
-    )
+    assert main(["run", *words, "--min_tokens", "-7"]) == 2
+    error = capsys.readouterr().err
+    assert error == "owt: error: --min_tokens: -7 is not a whole number of at least 0\n"
 
 
 def test_nothing_installs_a_name_that_we_do_not_own() -> None:
-    """The package is in no index yet: whoever took its name there could run their code.
+    """The package is not in an index yet, so whoever took its name could run their code.
 
-    A message may name an extra: it is printed where the package is installed, and pip takes that.
+    A message may name an extra. It is printed where the package is installed, and pip takes that
+    one.
     """
-    root = Path(__file__).parents[2]
-    but = {".py": r"(?!\[pipeline\])", ".md": ""}
-    texts = [
-        *root.glob("*.md"),
-        *(
-            path
-            for at in ("docs", "owt_pipeline", "trainer", "dags")
-            for path in (root / at).rglob("*")
-        ),
-    ]
-    found = [
-        path
-        for path in texts
-        if path.suffix in but
-        and re.search(rf"pip install[^\n`]*['\" ]owt-pipeline{but[path.suffix]}", path.read_text())
-    ]
-    assert found == []
+    install = r"pip install[^\n`]*['\" ]owt-pipeline"
+    pattern_by_suffix = {".py": rf"{install}(?!\[pipeline\])", ".md": install}
+    paths = list(REPOSITORY.glob("*.md"))
+    for folder in ("docs", "owt_pipeline", "trainer", "dags"):
+        paths += (REPOSITORY / folder).rglob("*")
+    for path in paths:
+        if path.suffix in pattern_by_suffix:
+            assert not re.search(pattern_by_suffix[path.suffix], path.read_text()), path
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(
@@ -182,8 +173,9 @@ def test_a_file_in_the_place_of_the_folder_is_named(
 
 
 def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
-    for n in (1000, 1):  # more than a pipe holds, and less
-        command = owt("sample-documents", small_run, "--n", n, "--json")
+    # A thousand documents are more than a pipe holds, and one document is less.
+    for num_documents in (1000, 1):
+        command = owt("sample-documents", small_run, "--n", num_documents, "--json")
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
@@ -202,9 +194,9 @@ def test_a_path_that_is_not_utf8_is_named(
     os.mkdir(name)
     Path(name, "RS.zst").touch()
     assert main(["run", str(tmp_path / "run"), "--dumps", name]) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert all("/\\xff" in line and "is not UTF-8: rename it" in line for line in said)
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert all("/\\xff" in line and "is not UTF-8: rename it" in line for line in errors)
 
 
 def test_values_of_beams_flags_are_not_files() -> None:
@@ -238,12 +230,11 @@ def test_a_mistake_of_any_stage_ends_a_run_before_its_first_one(
 
 
 def test_a_stage_runs_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Beam would import its interactive runner, which needs more than is installed."""
+    """There, Beam would import its interactive runner, whose packages may not be installed."""
     monkeypatch.setattr("apache_beam.utils.interactive_utils.is_in_ipython", lambda: True)
     (tmp_path / "in.jsonl").write_text('{"text": "some text of my own"}\n')
-    assert (
-        main(["import", str(tmp_path / "run"), str(tmp_path / "in.jsonl"), "--workers", "1"]) == 0
-    )
+    words = ["import", str(tmp_path / "run"), str(tmp_path / "in.jsonl"), "--workers", "1"]
+    assert main(words) == 0
     assert manifest_of(tmp_path / "run", "documents").counts.left == 1
 
 
@@ -265,8 +256,8 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
     assert (states["tokenize"], states["clean"]) == ("interrupted", "finished")
 
 
-MORE = {"why": ["https://a.example/"], "forget": [os.devnull], "publish": ["hf://a/b"]}
-"""What a command needs besides the run."""
+# The words that a command needs after the run.
+MORE_WORDS = {"why": ["https://a.example/"], "forget": [os.devnull], "publish": ["hf://a/b"]}
 
 
 @pytest.mark.parametrize(
@@ -276,27 +267,27 @@ def test_a_missing_run_is_one_message_in_every_command(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "missing"
-    assert main([name, str(missing), *MORE.get(name, [])]) == ExitCode.NOT_FOUND
-    out, error = capsys.readouterr()
-    assert out == ""
+    assert main([name, str(missing), *MORE_WORDS.get(name, [])]) == ExitCode.NOT_FOUND
+    output, error = capsys.readouterr()
+    assert output == ""
     assert error.startswith(f"owt: error: {missing} is not a run: it has no ledger/manifest.json; ")
     assert error.count("\n") == 1
     assert not missing.exists()
 
 
 @pytest.mark.parametrize("command", ["run", "import"])
-def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_as_a_run(command: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "photos").mkdir(parents=True)
     (home / "photos/holiday.jpg").write_bytes(b"...")
     (home / "config.toml").write_text("[run]\n")
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"text": "some text of my own"}\n')
-    asked = ["--links", os.devnull] if command == "run" else [texts]
-    refused = ask_owt(command, home, *asked, "--workers", 1, code=1)
+    sources = ["--links", os.devnull] if command == "run" else [texts]
+    output = ask_owt(command, home, *sources, "--workers", 1, code=1)
     assert (
         f"{home} is not a run, and it is not empty: it contains photos/holiday.jpg; give a new "
-        "folder" in refused
+        "folder" in output
     )
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
@@ -308,77 +299,74 @@ def test_a_run_killed_before_its_first_stage_is_not_refused(tmp_path: Path) -> N
     check_folder(Storage(str(tmp_path)))
 
 
-def test_a_file_that_no_stage_wrote_is_left_alone(
+def test_a_file_that_no_stage_wrote_stays(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")
     part = shard_file(run, "corpus", 0).name
-    mine = [
+    users_files = [
         "corpus/notes.txt",
         "corpus/part-notes.txt",
         f"corpus/{part}.bak",
         f"corpus/{part[:10]}.parquet",
+        f"corpus/mine/{part}",
+        f"corpus/old-{part}",
     ]
-    mine += [f"corpus/mine/{part}", f"corpus/old-{part}"]
     (run / "corpus/mine").mkdir()
-    orphan = (
-        run / "corpus" / f"{part[:10]}-00000000.parquet"
-    )  # as an earlier attempt may have left it
-    for name in (*mine, orphan):
+    # An earlier attempt may have left this file.
+    orphan = run / "corpus" / f"{part[:10]}-00000000.parquet"
+    for name in (*users_files, orphan):
         (run / name).write_text("mine")
     os.utime(orphan, (0, 0))
     ask_owt("run", run, small_config, "--workers", 1)
-    assert all((run / name).read_text() == "mine" for name in mine)
+    assert all((run / name).read_text() == "mine" for name in users_files)
     assert not orphan.exists()
 
 
-def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(
+def test_a_run_ends_with_its_results_and_the_next_command(
     small_config: Path, small_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", str(small_run), str(small_config), "--workers", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()[-4:]
-    assert [line.split()[:2] for line in lines[:3]] == [
+    *results, next_line = capsys.readouterr().out.splitlines()[-4:]
+    assert [line.split()[:2] for line in results] == [
         ["corpus", f"{small_run}/corpus"],
         ["tokens", f"{small_run}/tokens"],
         ["report", f"{small_run}/report/index.html"],
     ]
-    assert (
-        lines[3]
-        == f"next:   python -m trainer.train --data {small_run}/tokens --out gpt2 --preset 124M"
-    )
+    train = f"python -m trainer.train --data {small_run}/tokens --out gpt2 --preset 124M"
+    assert next_line == f"next:   {train}"
 
 
-def test_a_run_without_a_document_ends_with_1_and_the_cause(
-    tmp_path: Path,
-) -> None:
+def test_a_run_without_a_document_ends_with_1_and_the_cause(tmp_path: Path) -> None:
     config = write_sources(tmp_path)
-    other = tmp_path / "other.warc.gz"
+    archive = tmp_path / "other.warc.gz"
     record = response_record(
         "http://a.example/", 0, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], b"<p>"
     )
-    other.write_bytes(record)
-    output = ask_owt("run", tmp_path / "run", config, "--workers", 1, "--pages_from", other, code=1)
+    archive.write_bytes(record)
+    output = ask_owt(
+        "run", tmp_path / "run", config, "--workers", 1, "--pages_from", archive, code=1
+    )
     assert "next:" not in output
     assert "the run has no document: fetch rejected " in output.strip().splitlines()[-1]
-    assert "the run has no document" in ask_owt(
-        "run", tmp_path / "run", config, "--until", "fetch", "--pages_from", other, code=1
-    )
+    words = ["run", tmp_path / "run", config, "--until", "fetch", "--pages_from", archive]
+    assert "the run has no document" in ask_owt(*words, code=1)
 
 
 def test_a_pipe_gets_lines_with_times_and_no_control_codes(
     small_config: Path, tmp_path: Path
 ) -> None:
     command = owt("run", tmp_path / "run", small_config, "--workers", 1, "--until", "fetch")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
-    assert not re.search(r"[\x00-\x08\x0b-\x1f]", done.stdout + done.stderr)
-    assert re.match(r"\d\d:\d\d:\d\d collect: ", done.stderr)
-    table = done.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", process.stdout + process.stderr)
+    assert re.match(r"\d\d:\d\d:\d\d collect: ", process.stderr)
+    table = process.stdout.splitlines()
     assert table[0].split() == ["stage", "in", "out", "seconds", "rejected"]
     assert [line.split()[0] for line in table[1:3]] == ["collect", "fetch"]
     assert table[-1] == f"next:   owt run {tmp_path / 'run'} --until extract"
 
 
-def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
+def test_quiet_prints_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert ask_owt("run", run, small_config, "--workers", 1, "--until", "collect", "--quiet") == ""
     shown = ask_owt("run", run, small_config, "--workers", 1, "--until", "fetch", "--verbose")
@@ -386,9 +374,8 @@ def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path)
     assert "not allowed with" in ask_owt("run", small_config, "--quiet", "--verbose", code=2)
 
 
-PARAMETERS = {
-    p["name"]: p for p in json.loads((REPOSITORY / "flex/metadata.json").read_text())["parameters"]
-}
+METADATA = json.loads((REPOSITORY / "flex/metadata.json").read_text())
+PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
 
 
 @pytest.mark.parametrize(
@@ -405,12 +392,10 @@ def test_a_parameter_refuses_invalid_values(name: str, value: str, holds: bool) 
     assert all(bool(re.search(pattern, value)) == holds for pattern in PARAMETERS[name]["regexes"])
 
 
-def test_parameters_become_flags_and_those_of_the_launcher_stay() -> None:
+def test_parameters_become_flags_and_the_launchers_flags_stay() -> None:
     beam = ["--project=p", "--template_location=gs://bucket/job", "--labels={}"]
-    given = arguments(
-        [*beam, "--run=gs://b/run", "--settings=gs://b/c.toml", "--beam_flags=--a=1 '--b=2'"]
-    )
-    _, words, rest = build_parser().parse_with_files(given)
-    assert words == ["gs://b/run", "gs://b/c.toml"]
-    assert rest == [*beam, "--a=1", "--b=2"]
+    ours = ["--run=gs://b/run", "--settings=gs://b/c.toml", "--beam_flags=--a=1 '--b=2'"]
+    _, files, flags = build_parser().parse_with_files(arguments([*beam, *ours]))
+    assert files == ["gs://b/run", "gs://b/c.toml"]
+    assert flags == [*beam, "--a=1", "--b=2"]
     assert arguments(["--settings=", "--beam_flags="]) == []

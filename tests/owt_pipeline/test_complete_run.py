@@ -1,5 +1,7 @@
-"""A complete run keeps its promises: the same bytes whatever happens, every id accounted for,
-one clear error."""
+"""A complete run keeps its promises.
+
+It writes the same bytes whatever happens, accounts for every id, and reports one clear error.
+"""
 
 from __future__ import annotations
 
@@ -53,36 +55,28 @@ def test_two_workers_write_the_bytes_of_one(
 def test_workers_that_share_no_memory_write_the_same_bytes(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
-    """As on a distributed runner: each bundle goes to another process, by pickles and Beam's
-    coders alone."""
+    """As on a distributed runner, a bundle goes to another process by pickles and Beam's coders."""
     elsewhere = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
     run_owt("run", tmp_path / "run", small_config, "--workers", 1, *elsewhere)
     assert differing(small_run, tmp_path / "run") == []
 
 
-def test_a_rerun_does_nothing_and_an_option_what_it_must(
+def test_a_rerun_only_makes_the_datasets_that_change(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")
     table = ask_owt("run", run, small_config, "--workers", 1)
-    assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(STAGES)]] == [
-        "finished"
-    ] * len(STAGES)
-    planned = ask_owt("run", run, small_config, "--min_tokens", 100, "--dry_run").splitlines()
-    of_clean = next(line.split() for line in planned if line.startswith("clean"))
-    rows = f"{manifest_of(run, 'documents').counts.left:,}"
-    assert of_clean == [
-        "clean",
-        "runs",
-        *"3 of 3".split(),
-        rows,
-        *"min_tokens is now 100 (was 64)".split(),
-    ]
-    again = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
-    assert "min_tokens is now 100 (was 64); running 3 of 3 shards" in again
-    assert [
-        line.split()[3] for line in again.splitlines() if line.startswith(tuple(STAGES)[:3])
-    ] == ["finished"] * 3
+    lines = table.splitlines()[1 : 1 + len(STAGES)]
+    assert [line.split()[3] for line in lines] == ["finished"] * len(STAGES)
+    plan = ask_owt("run", run, small_config, "--min_tokens", 100, "--dry_run").splitlines()
+    (plan_of_clean,) = (line for line in plan if line.startswith("clean"))
+    num_documents = manifest_of(run, "documents").counts.left
+    expected = f"clean runs 3 of 3 {num_documents:,} min_tokens is now 100 (was 64)"
+    assert plan_of_clean.split() == expected.split()
+    output = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
+    assert "min_tokens is now 100 (was 64); running 3 of 3 shards" in output
+    lines = [line for line in output.splitlines() if line.startswith(tuple(STAGES)[:3])]
+    assert [line.split()[3] for line in lines] == ["finished"] * 3
     assert "no problems found" in ask_owt("verify", run)
     ask_owt("run", run, small_config, "--workers", 1)
     assert differing(small_run, run) == []
@@ -94,21 +88,27 @@ def test_a_rerun_does_nothing_and_an_option_what_it_must(
 def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
     small_config: Path, small_run: Path, place: str
 ) -> None:
-    """Each time at a random moment of what is left of it; a run that ends before that is
-    followed by another. In a bucket, too, the bytes are those of the run on a disk."""
-    expected, rng, killed, finished = snapshot(small_run), random.Random(30), 0, 0
-    while killed < KILLS:
-        run = Storage(f"{place}/run-{finished}")
-        with start_owt("run", run, small_config, "--workers", 1 + finished % 2) as process:
+    """Each run is killed at a random moment. If it ends before that, another run follows.
+
+    A bucket gets the same bytes as a disk.
+    """
+    expected = snapshot(small_run)
+    rng = random.Random(30)
+    num_killed = 0
+    num_finished = 0
+    while num_killed < KILLS:
+        run = Storage(f"{place}/run-{num_finished}")
+        num_workers = 1 + num_finished % 2
+        with start_owt("run", run, small_config, "--workers", num_workers) as process:
             try:
-                _, said = process.communicate(timeout=rng.uniform(0.5, 5.0))
+                _, error = process.communicate(timeout=rng.uniform(0.5, 5.0))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                killed += 1
+                num_killed += 1
                 continue
-        assert process.returncode == 0, said
+        assert process.returncode == 0, error
         assert contents(run) == expected
-        finished += 1
+        num_finished += 1
     for _ in range(2):
         table = run_owt("run", run, small_config, "--workers", 2)
         assert contents(run) == expected
@@ -122,14 +122,15 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
 def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
     small_config: Path, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Every DoFn of the graph may run any number of times, at any time, in any overlap."""
+    """A DoFn of the graph may run any number of times, at any time, in any overlap."""
     monkeypatch.setattr(RepeatingRunner, "seed", seed)
     ask_owt("run", tmp_path, small_config, REPEATING)
     counts = RepeatingRunner.counts
     assert counts["bundles"] > 30
     assert counts["late"] > 5
     assert counts["dropped"] > 0
-    ask_owt("run", tmp_path, small_config)  # removes what late attempts have left
+    # This run removes the files of late attempts.
+    ask_owt("run", tmp_path, small_config)
     assert differing(tmp_path, small_run) == []
 
 
@@ -145,7 +146,7 @@ def test_a_local_runner_that_repeats_makes_the_same_bytes(
 
 
 def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
-    """One that opens and then fails to be read, as a file on a broken disk does, even for root."""
+    """The file opens and then cannot be read, even by root, as on a broken disk."""
     dump = Path("/proc/self/mem")
     if not dump.exists():
         pytest.skip("this system has no file that opens and cannot be read")
@@ -158,10 +159,11 @@ def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_clear_error_and_the_rerun_continues(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
-    """The run's folder is on a file system of its own, too small for it; then there is room."""
+    """The run's folder is on a file system that is too small, and then gets larger."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    kilobytes = sum(p.stat().st_size for p in small_run.rglob("*") if p.is_file()) // 1024
+    paths = [path for path in small_run.rglob("*") if path.is_file()]
+    kilobytes = sum(path.stat().st_size for path in paths) // 1024
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes // 2}k", "owt", disk]
     if shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
         pytest.skip("no permission to mount a small file system")

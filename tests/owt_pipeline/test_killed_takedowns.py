@@ -42,12 +42,13 @@ _FORGET = "owt_pipeline.commands.forget"
 def kill_at(target: str, when: str, *words: object) -> None:
     """Run a command of owt in a process that kills itself before or after it calls `target`."""
     command = [sys.executable, "-c", _KILL_AT, target, when, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == -9, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert process.returncode == -9, process.stdout + process.stderr
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_runner() -> Iterator[None]:
+    """All commands of this module run their stages without Beam's runner."""
     with without_runner():
         yield
 
@@ -65,11 +66,13 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def forgotten(finished_run: Path) -> str:
+    """The URL of a document of the corpus, which the tests take down."""
     return min(corpus_urls(finished_run))
 
 
 @pytest.fixture(scope="module")
 def request_list(finished_run: Path, forgotten: str) -> Path:
+    """A list of takedowns with this URL."""
     path = finished_run.parent / "list.txt"
     path.write_text(f"{forgotten}\n")
     return path
@@ -91,10 +94,12 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
 
 
 def corpus_urls(run: Path) -> set[str]:
+    """Return the URLs of a run's corpus."""
     return {row["url"] for row in rows_of(run, "corpus")}
 
 
 def check_forgotten(run: Path, run_without: Path) -> None:
+    """Check that a run equals the run after an uninterrupted takedown."""
     assert differing(run, run_without) == []
     assert "no problems found" in ask_owt("verify", run)
 
@@ -115,7 +120,7 @@ def check_forgotten(run: Path, run_without: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["run", pytest.param("forget", marks=pytest.mark.slow)])
-def test_a_takedown_killed_in_its_search_goes_on_as_it_says(
+def test_a_takedown_killed_in_its_search_can_be_continued(
     run: Path,
     run_without: Path,
     forgotten: str,
@@ -125,7 +130,7 @@ def test_a_takedown_killed_in_its_search_goes_on_as_it_says(
     has_list: bool,
     command: str,
 ) -> None:
-    """Before the run has the list nothing is forgotten; after it, owt run goes on, too."""
+    """Nothing is forgotten before the run has the list. Then owt run continues the takedown."""
     kill_at(target, when, "forget", run, request_list, "--workers", 1)
     if command == "run":
         ask_owt("run", run, "--workers", 1)
@@ -184,18 +189,18 @@ def test_a_killed_sweep_after_a_takedown(run: Path, run_without: Path, request_l
 def test_a_takedown_next_to_a_sweep_is_refused_and_then_works(
     run: Path, run_without: Path, request_list: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = []
+    results = []
 
-    def sweep_late(workdir: Storage, *about: Any, **others: Any) -> None:
+    def sweep_late(workdir: Storage, *arguments: Any, **options: Any) -> None:
         command = owt("forget", run, request_list, "--workers", 1)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        said.append((done.returncode, done.stderr.strip()))
-        sweeping.sweep(workdir, *about, **others)
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        results.append((process.returncode, process.stderr.strip()))
+        sweeping.sweep(workdir, *arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(lifecycle, "sweep", sweep_late)
         ask_owt("run", run, "--val_fraction", 0.4, "--workers", 1)
-    ((code, line),) = said
+    ((code, line),) = results
     assert code == 1
     assert "is in use by" in line
     assert "\n" not in line

@@ -1,5 +1,4 @@
-"""The library's functions: what they return, that the stages say the same, and what they make of
-bad input."""
+"""The library's functions: their results, that the stages agree, and how they treat bad input."""
 
 from __future__ import annotations
 
@@ -41,6 +40,7 @@ HTML = f"""<html lang=en><head><title>A page</title><meta name=author content="A
 
 
 def in_new_process(code: str) -> str:
+    """Return what Python code prints in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
@@ -62,7 +62,7 @@ print("apache_beam" in sys.modules)"""
     assert in_new_process(code).split() == ["False"]
 
 
-def test_public_names_are_those_of_all_and_documented() -> None:
+def test_public_names_are_in_all_and_documented() -> None:
     for name in owt.__all__:
         assert getattr(owt, name) is not None
         assert name in dir(owt)
@@ -73,18 +73,20 @@ def test_public_names_are_those_of_all_and_documented() -> None:
 
 
 def test_extract_finds_text_and_metadata() -> None:
-    found = owt.extract(HTML, "https://www.example.org/2021/03/04/a-page")
-    assert found is not None
-    assert PROSE.strip() in found.text
-    assert "Home" not in found.text
-    assert (found.title, found.author, found.date, found.language) == (
+    extraction = owt.extract(HTML, "https://www.example.org/2021/03/04/a-page")
+    assert extraction is not None
+    assert PROSE.strip() in extraction.text
+    assert "Home" not in extraction.text
+    assert (extraction.title, extraction.author, extraction.date, extraction.language) == (
         "A page",
         "Ada Writer",
         "2021-03-04",
         "en",
     )
     longer = HTML.replace("</article>", f"<h2>Further prose</h2><p>{PROSE}</p></article>")
-    assert "\n\n## Further prose\n\n" in owt.extract(longer, text_format="markdown").text  # type: ignore[union-attr]
+    in_markdown = owt.extract(longer, text_format="markdown")
+    assert in_markdown is not None
+    assert "\n\n## Further prose\n\n" in in_markdown.text
 
 
 def test_extract_decodes_bytes_as_the_stage_does() -> None:
@@ -93,7 +95,7 @@ def test_extract_decodes_bytes_as_the_stage_does() -> None:
 
 
 @pytest.mark.parametrize("page", ["", b"", b"%PDF-1.7 and so on", "<p></p>", b"\x00\x01\x02" * 100])
-def test_page_without_text_is_none(page: str | bytes) -> None:
+def test_extract_returns_none_for_a_page_without_text(page: str | bytes) -> None:
     assert owt.extract(page) is None
 
 
@@ -106,7 +108,7 @@ def test_page_of_another_type_is_a_type_error(page: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: owt.extract(HTML, favour="precision"), "did you mean 'favor'"),
         (lambda: owt.Extractor(extractor="nope"), "is not one of blocks, trafilatura"),
@@ -115,13 +117,13 @@ def test_page_of_another_type_is_a_type_error(page: object) -> None:
         (lambda: owt.near_duplicates(["a"], treshold=0.5), "did you mean 'threshold'"),
     ],
 )
-def test_unknown_options_suggest_the_right_one(call: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_unknown_options_suggest_the_right_one(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         call()
 
 
 def hostile(settings: Settings):  # type: ignore[no-untyped-def]
-    """An extractor that does what the page says."""
+    """Return an extractor that does what the page demands: it dies, hangs or uses up memory."""
 
     def extract(page: Page) -> owt.Extracted | None:
         if page.html == "die":
@@ -130,14 +132,14 @@ def hostile(settings: Settings):  # type: ignore[no-untyped-def]
             while True:
                 pass
         if page.html == "eat":
-            held = [bytes(1 << 20) for _ in range(4096)]
-            return owt.Extracted(str(len(held)))
+            blocks = [bytes(1 << 20) for _ in range(4096)]
+            return owt.Extracted(str(len(blocks)))
         return owt.Extracted(page.html)
 
     return extract
 
 
-def test_hostile_page_costs_that_page_alone() -> None:
+def test_a_hostile_page_costs_only_that_page() -> None:
     pages = ["one", "die", "two", "hang", "eat", ("three", "https://example.org/"), ""]
     extractor = owt.Extractor(
         isolated=True,
@@ -146,9 +148,10 @@ def test_hostile_page_costs_that_page_alone() -> None:
         page_cpu_seconds=0.5,
         page_memory_mb=256,
     )
-    results = [
-        r.text if isinstance(r, owt.Extracted) else str(r.reason) for r in extractor.map(pages)
-    ]
+    results = []
+    for result in extractor.map(pages):
+        is_extracted = isinstance(result, owt.Extracted)
+        results.append(result.text if is_extracted else str(result.reason))
     assert results == [
         "one",
         "extract_crash",
@@ -163,12 +166,13 @@ def test_hostile_page_costs_that_page_alone() -> None:
 def test_isolated_and_plain_extraction_find_the_same(testdata: Path) -> None:
     with gzip.open(testdata / "web" / "readability-pages.jsonl.gz") as file:
         pages = [json.loads(line)["html"] for _, line in zip(range(20), file, strict=False)]
-    plain, isolated = owt.Extractor(), owt.Extractor(isolated=True, workers=2)
+    plain = owt.Extractor()
+    isolated = owt.Extractor(isolated=True, workers=2)
     assert list(isolated.map(pages)) == list(plain.map(pages))
     assert [owt.extract(page) for page in pages] == list(plain.map(pages))
 
 
-def test_clean_says_what_the_stage_says() -> None:
+def test_clean_decides_as_the_stage() -> None:
     texts = [
         Path(owt.__file__).with_name("library.py").read_text(),
         "short",
@@ -178,21 +182,24 @@ def test_clean_says_what_the_stage_says() -> None:
     options = {"filters": ("gopher_repetition",)}
     cleaner = owt.Cleaner(**options)
     results = [cleaner(text) for text in texts]
-    assert [r.reason for r in results] == [None, "too_short", "wrong_language", "gopher_repetition"]
+    reasons = [result.reason for result in results]
+    assert reasons == [None, "too_short", "wrong_language", "gopher_repetition"]
     assert results[3].detail
     assert results[0].signals["gopher_quality"]["stop_words"] >= 2
-    empty = DATASETS["documents"].schema.empty_table().to_pandas().reindex(range(len(texts)))
-    empty["text"], empty["url_id"] = texts, range(len(texts))
-    empty["subreddits"] = [[] for _ in texts]
-    batch = pa.RecordBatch.from_pandas(empty, DATASETS["documents"].schema, preserve_index=False)
+    schema = DATASETS["documents"].schema
+    rows = schema.empty_table().to_pandas().reindex(range(len(texts)))
+    rows["text"] = texts
+    rows["url_id"] = range(len(texts))
+    rows["subreddits"] = [[] for _ in texts]
+    batch = pa.RecordBatch.from_pandas(rows, schema, preserve_index=False)
     outcome = clean_batch(batch, CleanOptions(**options))  # type: ignore[arg-type]
     assert outcome.kept["text"].to_pylist() == [results[0].text]
-    assert outcome.rejects["reason"].to_pylist() == [r.reason for r in results[1:]]
-    assert outcome.rejects["detail"].to_pylist() == [r.detail for r in results[1:]]
+    assert outcome.rejects["reason"].to_pylist() == reasons[1:]
+    assert outcome.rejects["detail"].to_pylist() == [result.detail for result in results[1:]]
 
 
 @pytest.mark.parametrize("text", [None, b"bytes", float("nan")])
-def test_what_is_no_text_is_a_type_error(text: object) -> None:
+def test_another_type_than_text_is_a_type_error(text: object) -> None:
     with pytest.raises(TypeError, match="a text is a str"):
         owt.clean(text)  # type: ignore[arg-type]
 
@@ -203,17 +210,16 @@ def test_near_duplicates_decides_as_the_stage(tmp_path: Path, workers: int) -> N
     write_clean(tmp_path, texts, url_id=range(len(texts)))
     dedupe(tmp_path)
     stage = DatasetReader.open(Storage(str(tmp_path)), "duplicates").table().sort_by("url_id")
-    found = owt.near_duplicates(texts, workers=workers)
-    assert found["row"].to_pylist() == stage["url_id"].to_pylist()
-    assert found["kept_row"].to_pylist() == stage["kept_url_id"].to_pylist()
-    assert found["similarity"].equals(stage["similarity"])
-    assert found["rule"].to_pylist() == stage["rule"].to_pylist()
-    clusters = {(row["kept_row"], row["cluster"]) for row in found.to_pylist()}
-    assert (
-        len(clusters)
-        == len({kept for kept, _ in clusters})
-        == len({cluster for _, cluster in clusters})
-    )
+    removed = owt.near_duplicates(texts, workers=workers)
+    assert removed["row"].to_pylist() == stage["url_id"].to_pylist()
+    assert removed["kept_row"].to_pylist() == stage["kept_url_id"].to_pylist()
+    assert removed["similarity"].equals(stage["similarity"])
+    assert removed["rule"].to_pylist() == stage["rule"].to_pylist()
+    # A cluster has one kept row, and a kept row one cluster.
+    pairs = {(row["kept_row"], row["cluster"]) for row in removed.to_pylist()}
+    kept_rows = {kept_row for kept_row, _ in pairs}
+    clusters = {cluster for _, cluster in pairs}
+    assert len(pairs) == len(kept_rows) == len(clusters)
 
 
 def test_near_duplicates_takes_columns_and_files_of_any_kind(tmp_path: Path) -> None:
@@ -271,7 +277,7 @@ def test_near_duplicates_leaves_nothing_in_the_temporary_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
 
 
-def test_near_duplicates_of_nothing_is_an_empty_table() -> None:
+def test_near_duplicates_without_texts_are_an_empty_table() -> None:
     for texts in ([], [None], pa.array([], pa.string()), [""]):
         assert owt.near_duplicates(texts, workers=1).num_rows == 0
     assert owt.near_duplicates([]).schema.names == [
@@ -293,7 +299,7 @@ def test_near_duplicates_of_nothing_is_an_empty_table() -> None:
         (pa.array([1, 2]), "a column of int64"),
     ],
 )
-def test_what_are_no_texts_is_a_type_error(texts: object, message: str) -> None:
+def test_another_type_than_texts_is_a_type_error(texts: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         owt.near_duplicates(texts)  # type: ignore[arg-type]
 
@@ -316,12 +322,11 @@ def test_file_that_cannot_be_read_is_a_value_error(
 
 
 def test_half_of_a_surrogate_pair_is_a_text_like_any_other() -> None:
-    assert owt.near_duplicates(["a \ud800 b c", "a \ud800 b c"], workers=1)[
-        "kept_row"
-    ].to_pylist() == [0]
+    removed = owt.near_duplicates(["a \ud800 b c", "a \ud800 b c"], workers=1)
+    assert removed["kept_row"].to_pylist() == [0]
 
 
-def test_urls() -> None:
+def test_a_url_has_a_canonical_form_and_an_id() -> None:
     url = "HTTP://www.Example.com:80/a/../b%7e/?utm_source=x&id=1#top"
     assert owt.canonical_url(url) == "https://example.com/b~?id=1"
     assert owt.url_id(url) == owt.url_id("https://example.com/b~?id=1")
@@ -346,13 +351,12 @@ def test_line_ends_of_windows_change_nothing() -> None:
     assert owt.extract(HTML.replace("\n", "\r\n")) == owt.extract(HTML)
     text = (PROSE + "\n" + PROSE) * 2
     assert owt.clean(text.replace("\n", "\r\n")).text == owt.clean(text).text
-    assert owt.near_duplicates([text, text.replace("\n", "\r\n")], workers=1)[
-        "rule"
-    ].to_pylist() == ["exact"]
+    removed = owt.near_duplicates([text, text.replace("\n", "\r\n")], workers=1)
+    assert removed["rule"].to_pylist() == ["exact"]
 
 
 def test_threads_and_a_forked_process_share_the_library(tmp_path: Path) -> None:
-    """In a process of its own, since it forks."""
+    """The test has a process of its own, since it forks."""
     script = tmp_path / "script.py"
     script.write_text(f"""
 import os
@@ -361,18 +365,19 @@ import owt_pipeline as owt
 
 def work(number):
     isolated = owt.Extractor(isolated=True, workers=1)
-    return owt.near_duplicates(["a b c"] * 3, workers=1).num_rows, [page.title for page in isolated.map([{HTML!r}])]
+    titles = [page.title for page in isolated.map([{HTML!r}])]
+    return owt.near_duplicates(["a b c"] * 3, workers=1).num_rows, titles
 
 with ThreadPoolExecutor(2) as pool:
-    found = list(pool.map(work, range(2)))
+    results = list(pool.map(work, range(2)))
 if (child := os.fork()) == 0:
-    os._exit(0 if work(0) == found[0] else 1)
-print(found, os.waitpid(child, 0)[1])
+    os._exit(0 if work(0) == results[0] else 1)
+print(results, os.waitpid(child, 0)[1])
 """)
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, check=True, timeout=120
     )
-    assert ran.stdout.strip() == "[(2, ['A page']), (2, ['A page'])] 0"
+    assert process.stdout.strip() == "[(2, ['A page']), (2, ['A page'])] 0"
 
 
 @pytest.mark.parametrize("place", ["schemas.py", "schemas/__init__.py"])
@@ -380,7 +385,7 @@ def test_a_schemas_module_of_the_program_is_named(tmp_path: Path, place: str) ->
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text("class User: pass\n")
     code = "import schemas\nimport owt_pipeline as owt\nowt.canonical_url('http://example.org/')"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"},
@@ -388,6 +393,6 @@ def test_a_schemas_module_of_the_program_is_named(tmp_path: Path, place: str) ->
         text=True,
         check=False,
     )
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: owt_pipeline needs its package `schemas`, but this")
-    assert str(tmp_path / place) in last
+    last_line = process.stderr.strip().splitlines()[-1]
+    assert last_line.startswith("ImportError: owt_pipeline needs its package `schemas`, but this")
+    assert str(tmp_path / place) in last_line

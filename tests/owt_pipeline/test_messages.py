@@ -1,4 +1,4 @@
-"""Messages: one true line for a mistake, which names what is wrong and what to do."""
+"""A mistake is reported in one true line, which names the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from tests.owt_pipeline.runs import files_of, manifest_of
 
 Complain = Callable[..., str]
 
+# The words that a command needs after the run.
 MORE_WORDS = {"why": ["https://a.example/"], "forget": [os.devnull], "publish": ["hf://a/b"]}
-"""What a command needs after the run."""
 
 
 @pytest.fixture
 def complain(capsys: pytest.CaptureFixture[str]) -> Complain:
-    """Run `owt`, which has to fail; return its message, the last line of what it prints."""
+    """A function that runs `owt`, which has to fail, and returns its message.
+
+    The message is the last line that the command prints.
+    """
 
     def run(*words: object) -> str:
         assert main([str(word) for word in words]) in (1, 2)
@@ -45,6 +48,7 @@ def complain(capsys: pytest.CaptureFixture[str]) -> Complain:
 
 @pytest.fixture
 def links(tmp_path: Path) -> Path:
+    """A list with one link."""
     path = tmp_path / "links.txt"
     path.write_text("https://example.org/x\n")
     return path
@@ -56,23 +60,23 @@ def test_a_file_in_the_place_of_the_run_is_named(
 ) -> None:
     taken = tmp_path / "taken"
     taken.touch()
-    more = {"run": ["--links", links], "import": [links]} | MORE_WORDS
-    message = complain(name, taken, *more.get(name, []))
+    words_by_command = {"run": ["--links", links], "import": [links]} | MORE_WORDS
+    message = complain(name, taken, *words_by_command.get(name, []))
     assert message == f"{taken} is a file, where a folder is needed: name another path"
-    inside = complain(name, taken / "deeper/run", *more.get(name, []))
-    assert inside == message
+    message_of_subfolder = complain(name, taken / "deeper/run", *words_by_command.get(name, []))
+    assert message_of_subfolder == message
 
 
 @pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b""])
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("is_own_file", [True, False])
 def test_settings_with_a_byte_order_mark_are_read(
-    mark: bytes, own: bool, tmp_path: Path, links: Path
+    mark: bytes, is_own_file: bool, tmp_path: Path, links: Path
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    settings = run / "settings.toml" if own else tmp_path / "my.toml"
+    settings = run / "settings.toml" if is_own_file else tmp_path / "my.toml"
     settings.write_bytes(mark + f'[collect]\r\nlinks = ["{links}"]\r\n'.encode())
-    words = ["run", str(run), *([] if own else [str(settings)]), "--until", "collect"]
+    words = ["run", str(run), *([] if is_own_file else [str(settings)]), "--until", "collect"]
     assert main([*words, "--num_shards", "2"]) == 0
     assert main(["run", str(run), *words[2:]]) == 0
 
@@ -108,7 +112,7 @@ def test_a_web_page_in_place_of_a_warc_file_is_named(
 
 
 def use_up_memory_of(name: str) -> int:
-    """Raise what a library raises at the end of memory."""
+    """Raise the error of a library for which no memory is left."""
     if name == "python":
         raise MemoryError
     if name == "arrow":
@@ -144,7 +148,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("command", ["run", "import"])
-def test_a_run_killed_before_its_first_success_goes_on(
+def test_a_run_killed_before_its_first_success_continues(
     command: str, tmp_path: Path, links: Path
 ) -> None:
     run = tmp_path / "run"
@@ -156,10 +160,10 @@ def test_a_run_killed_before_its_first_success_goes_on(
     }[command]
     words = [sys.executable, "-c", KILLED, command, str(run), *map(str, flags)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(words, env=environment, timeout=120, check=False)
-    assert done.returncode == -9
-    again = {"run": ["run", str(run), "--until", "collect"], "import": ["import", str(run)]}
-    assert main(again[command]) == 0
+    process = subprocess.run(words, env=environment, timeout=120, check=False)
+    assert process.returncode == -9
+    rerun = {"run": ["run", str(run), "--until", "collect"], "import": ["import", str(run)]}
+    assert main(rerun[command]) == 0
     dataset = {"run": "urls", "import": "documents"}[command]
     assert manifest_of(run, dataset).counts.left == 1
     assert len(files_of(run, dataset)) == 3
@@ -171,17 +175,18 @@ def test_a_run_killed_after_its_first_success_keeps_its_settings(
     run = tmp_path / "run"
     collect = ["run", str(run), "--until", "collect", "--links", str(links)]
     assert main([*collect, "--min_score", "2"]) == 0
-    before = (run / "settings.toml").read_bytes()
+    settings_before = (run / "settings.toml").read_bytes()
     words = [sys.executable, "-c", KILLED, *collect, "--min_score", "5"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     subprocess.run(words, env=environment, timeout=120, check=False)
-    assert (run / "settings.toml").read_bytes() == before
+    assert (run / "settings.toml").read_bytes() == settings_before
 
 
 def test_import_ends_with_the_command_that_is_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, texts = tmp_path / "my run", tmp_path / "texts.jsonl"
+    run = tmp_path / "my run"
+    texts = tmp_path / "texts.jsonl"
     texts.write_text("".join(f'{{"text": "{n} {SENTENCE * 30}"}}\n' for n in range(3)))
     assert main(["import", str(run), str(texts)]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
@@ -229,6 +234,7 @@ def test_pages_come_from_the_warc_files_of_the_links(
     assert (options[1].pages_from, options[1].order) == expected
 
 
+# The module's tests name its lines, so a new function belongs at its end.
 OWN_CODE = """
 from owt_pipeline import Extracted
 
@@ -249,20 +255,20 @@ def returns_a_text(settings): return lambda page: page.html
 
 @pytest.fixture
 def own_code(tmp_path: Path) -> Path:
-    """A run with imported text, next to a module of the user's."""
+    """A folder with a text and a module of the user."""
     (tmp_path / "of_mine.py").write_text(OWN_CODE)
     (tmp_path / "texts.jsonl").write_text('{"text": "Some text of my own."}\n')
     return tmp_path
 
 
 def owt_in(folder: Path, *words: object) -> tuple[int, str]:
-    """Run the console script's function in a folder that is not on the path of Python."""
+    """Run the console script's function in a folder that is not on Python's path."""
     code = (
         f"import sys; sys.path[0] = {str(REPOSITORY)!r}\n"
         "from owt_pipeline.__main__ import main; sys.exit(main())"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
         cwd=folder,
         env=environment,
@@ -271,7 +277,7 @@ def owt_in(folder: Path, *words: object) -> tuple[int, str]:
         timeout=120,
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr
+    return process.returncode, process.stdout + process.stderr
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The graph of a run: its shape, its size, and what it does outside `owt run`."""
+"""The graph of a run: its shape, its size, and its behaviour outside `owt run`."""
 
 from __future__ import annotations
 
@@ -25,24 +25,28 @@ from owt_pipeline.stages.clean.stage import STAGE as CLEAN
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, snapshot
 
-TWO_MEGABYTES = 2 << 20  # Dataflow takes ten
+# Dataflow accepts a graph of ten megabytes.
+TWO_MEGABYTES = 2 << 20
 
 
 def graph_of(config: Path, workdir: Path, **run: Any) -> Message:
+    """Return the graph of a run as Beam sends it to a runner."""
     pipeline = beam.Pipeline(FnApiRunner())
     build(pipeline, Run.of(str(workdir), str(config), **run))
     return pipeline.to_runner_api()
 
 
 def leaves(graph: Any) -> dict[str, Any]:
-    """The transforms that do something: those without transforms of their own that do not just
-    pass their input on."""
-    return {
-        name: transform
-        for name, transform in graph.components.transforms.items()
-        if not transform.subtransforms
-        and set(transform.outputs.values()) != set(transform.inputs.values())
-    }
+    """Return the transforms that do something.
+
+    They have no transforms of their own, and do not only pass their input on.
+    """
+    found_leaves = {}
+    for name, transform in graph.components.transforms.items():
+        passes_input_on = set(transform.outputs.values()) == set(transform.inputs.values())
+        if not transform.subtransforms and not passes_input_on:
+            found_leaves[name] = transform
+    return found_leaves
 
 
 def test_the_graph_is_one_linear_chain_without_side_inputs(
@@ -53,61 +57,61 @@ def test_the_graph_is_one_linear_chain_without_side_inputs(
     for name, transform in leaves(graph).items():
         assert len(transform.inputs) <= 1, name
         assert len(transform.outputs) <= 1, name
-        for read in transform.inputs.values():
-            readers.setdefault(read, []).append(name)
+        for collection in transform.inputs.values():
+            readers.setdefault(collection, []).append(name)
         if transform.spec.urn == "beam:transform:pardo:v1":
             payload = beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
             assert not payload.side_inputs, name
-    assert [(read, names) for read, names in readers.items() if len(names) > 1] == []
-    assert sum(not transform.inputs for transform in leaves(graph).values()) == 1  # one beginning
-    published = [
-        found for found in leaves(graph).values() if found.unique_name.endswith("/Publish")
-    ]
-    assert len(published) == len(STAGES)
+    assert [names for names in readers.values() if len(names) > 1] == []
+    first_transforms = [name for name, leaf in leaves(graph).items() if not leaf.inputs]
+    assert len(first_transforms) == 1
+    names = [leaf.unique_name for leaf in leaves(graph).values()]
+    assert sum(name.endswith("/Publish") for name in names) == len(STAGES)
 
 
 def test_no_runner_repeats_a_publish_with_the_plan_after_it(
     small_config: Path, tmp_path: Path
 ) -> None:
-    """Of the optimised graph of a cluster, what is fused is run again together: each DoFn of
-    ours is by itself."""
+    """A runner repeats fused transforms together, so each DoFn of ours has to be on its own."""
     pipeline = beam.Pipeline()
     build(pipeline, Run.of(str(tmp_path), str(small_config)))
     _, stages = FnApiRunner().create_stages(pipeline.to_runner_api())
-    names = [[found.unique_name for found in stage.transforms] for stage in stages]
-    ours = [
-        [name for name in fused if re.search(r"/(Plan|Work\w+|Publish|_End)$", name)]
-        for fused in names
-    ]
-    fused = [group for group in ours if group]
-    assert fused.pop() == ["Report/Publish", "End/_End"]
-    assert [group for group in fused if len(group) > 1] == []
-    steps = sum(len(stage.steps) for stage in STAGES.values())
-    assert len(fused) == 2 * len(STAGES) + steps - 1
+    groups = []
+    for stage in stages:
+        names = [transform.unique_name for transform in stage.transforms]
+        group = [name for name in names if re.search(r"/(Plan|Work\w+|Publish|_End)$", name)]
+        if group:
+            groups.append(group)
+    # Only the last publication is fused with another DoFn, the end of the run.
+    assert groups.pop() == ["Report/Publish", "End/_End"]
+    assert [group for group in groups if len(group) > 1] == []
+    num_steps = sum(len(stage.steps) for stage in STAGES.values())
+    assert len(groups) == 2 * len(STAGES) + num_steps - 1
 
 
 def test_the_graph_s_size_does_not_depend_on_the_data(small_config: Path, tmp_path: Path) -> None:
     sizes = []
-    for shards in (1, 65_535):
-        config = tmp_path / f"{shards}.toml"
-        config.write_text(
-            small_config.read_text().replace("num_shards = 3", f"num_shards = {shards}")
-        )
+    for num_shards in (1, 65_535):
+        config = tmp_path / f"{num_shards}.toml"
+        settings = small_config.read_text()
+        config.write_text(settings.replace("num_shards = 3", f"num_shards = {num_shards}"))
         sizes.append(len(graph_of(config, tmp_path).SerializeToString()))
     assert max(sizes) < TWO_MEGABYTES
-    assert (
-        sizes[1] - sizes[0] < 1000
-    )  # of compressed pickles that hold random ids; one byte per shard would be 65,534
+    # The graph holds compressed pickles with random ids, so that its size varies. One byte for each
+    # shard would be 65,534.
+    assert sizes[1] - sizes[0] < 1000
 
 
-def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path: Path) -> None:
-    without = copy_of(small_run, tmp_path / "run", without=("clean",))
-    options, runtime = CleanOptions(min_tokens=64), Runtime(Storage(str(without)))
-    version = read_root(runtime.workdir)[1]
+def test_a_stage_is_a_transform_of_its_own(small_run: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run", without=("clean",))
+    options = CleanOptions(min_tokens=64)
+    runtime = Runtime(Storage(str(run)))
+    _, version = read_root(runtime.workdir)
     with beam.Pipeline(FnApiRunner()) as pipeline:
         _ = pipeline | Start(runtime, version=version) | RunStage(CLEAN, options, runtime)
-    ours, theirs = snapshot(without), snapshot(small_run)
-    assert {name for name in theirs if theirs[name] != ours.get(name)} == set()
+    files = snapshot(run)
+    expected = snapshot(small_run)
+    assert {name for name in expected if expected[name] != files.get(name)} == set()
 
 
 def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(
@@ -123,7 +127,8 @@ def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(
 
 
 def test_a_pipeline_built_by_hand_keeps_imported_text(small_config: Path, tmp_path: Path) -> None:
-    post, run = tmp_path / "post.jsonl", tmp_path / "run"
+    post = tmp_path / "post.jsonl"
+    run = tmp_path / "run"
     post.write_text(json.dumps({"text": " ".join(map(str, range(99)))}))
     ask_owt("import", run, post, "--workers", 1)
     with beam.Pipeline(FnApiRunner()) as pipeline:
@@ -135,7 +140,8 @@ def test_a_pipeline_built_by_hand_keeps_imported_text(small_config: Path, tmp_pa
 
 WITHOUT_BEAM = """
 import sys
-sys.modules["apache_beam"] = None  # an import of it raises
+# Importing it raises.
+sys.modules["apache_beam"] = None
 from owt_pipeline.cli import main
 code = main(sys.argv[1:])
 assert not {"ftfy", "pandas"} & set(sys.modules)
@@ -148,11 +154,11 @@ def test_a_run_with_nothing_to_do_imports_no_beam_pandas_or_ftfy(
 ) -> None:
     run = ["run", str(small_run), str(small_config)]
     for arguments in (run, [*run, "--dry_run"], [*run, "--until", "clean"]):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", WITHOUT_BEAM, *arguments],
             capture_output=True,
             text=True,
             check=False,
             timeout=60,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert process.returncode == 0, process.stdout + process.stderr

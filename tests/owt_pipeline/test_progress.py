@@ -1,4 +1,4 @@
-"""Progress on a terminal and in a log."""
+"""Progress is shown on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def test_steps_without_rows_count_shards_and_quiet_shows_none(
 ) -> None:
     monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.0)
     progress._bar_class.cache_clear()
-    for mode, number in (("log", 1), ("quiet", 0)):
+    for mode, min_records in (("log", 1), ("quiet", 0)):
         monkeypatch.setattr(progress, "_mode", mode)
         caplog.clear()
         with caplog.at_level("INFO", logger="owt"), progress.step("other", shards=3):
             progress.shard_done()
-        assert len(caplog.records) >= number
+        assert len(caplog.records) >= min_records
         assert all("other: 1/3 shards, 0 rows" in line for line in caplog.messages[-1:])

@@ -1,4 +1,4 @@
-"""Random programs of commands end as a fresh run."""
+"""A random program of commands ends as a fresh run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remedies: what an error message advises is done, and then the same command works."""
+"""The advice of an error message is followed, and then the same command works."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_dump(path: Path, number: int) -> Path:
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of the demo's pages, with settings of its own. Its path has a space."""
+    """A finished run of the demo's pages, with options of its own. Its path has a space."""
     return make_run(tmp_path_factory.mktemp("remedies"))
 
 
@@ -39,7 +39,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
     return copy_of(finished_run, tmp_path / "a run")
 
 
-def test_a_damaged_file_is_removed_and_made_again(run: Path) -> None:
+def test_a_damaged_file_is_removed_and_rebuilt(run: Path) -> None:
     path = run / files_of(run, "corpus")[0].path
     content = path.read_bytes()
     path.write_bytes(content[:-50] + b"x" * 50)
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_removed_and_made_again(run: Path) -> None:
         pytest.param("pages", marks=pytest.mark.slow),
     ],
 )
-def test_a_file_that_cannot_be_read_is_made_again(run: Path, dataset: str) -> None:
+def test_a_file_that_cannot_be_read_is_rebuilt(run: Path, dataset: str) -> None:
     path = run / files_of(run, dataset)[0].path
     content = path.read_bytes()
     path.write_bytes(content[:-50] + b"x" * 50)
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_read_is_made_again(run: Path, dataset: str) -> No
     assert path.read_bytes() == content
 
 
-def test_a_run_without_documents_says_how_to_make_them(run: Path, tmp_path: Path) -> None:
+def test_a_run_without_documents_advises_how_to_make_them(run: Path, tmp_path: Path) -> None:
     inputs = run.parent / "inputs"
     ask_owt("demo", "--write_inputs", inputs)
     sources = ("--dumps", inputs / "RS_demo.zst", "--pages_from", inputs / "demo.warc.gz")
@@ -78,6 +78,7 @@ def test_a_run_without_documents_says_how_to_make_them(run: Path, tmp_path: Path
 
 @pytest.fixture
 def month(tmp_path: Path) -> Callable[[int], Path]:
+    """A function that writes the dump of a month."""
     return lambda number: write_dump(tmp_path / f"RS {number}.ndjson", number)
 
 
@@ -100,7 +101,8 @@ def test_a_second_month_is_added(
 def test_a_second_source_of_another_kind_is_added(
     tmp_path: Path, month: Callable[[int], Path], finished_run: Path, flag: str
 ) -> None:
-    run, links = tmp_path / "a run", tmp_path / "my links.txt"
+    run = tmp_path / "a run"
+    links = tmp_path / "my links.txt"
     links.write_text("https://example.org/other\n")
     ask_owt("run", run, "--dumps", month(1), "--until", "collect")
     source = links if flag == "--links" else finished_run.parent / "demo.warc.gz"
@@ -111,7 +113,8 @@ def test_a_second_source_of_another_kind_is_added(
 
 
 def test_new_text_is_added(tmp_path: Path) -> None:
-    first, second = tmp_path / "my first.jsonl", tmp_path / "my second.jsonl"
+    first = tmp_path / "my first.jsonl"
+    second = tmp_path / "my second.jsonl"
     first.write_text('{"text": "One text."}\n')
     second.write_text('{"text": "Another text."}\n')
     run = tmp_path / "a run"
@@ -186,12 +189,13 @@ def test_a_larger_val_fraction_fills_val(run: Path) -> None:
     assert (code, "val/ is empty" in output) == (0, False)
 
 
+# For each message that advises something, it has a part of the message and the test that follows
+# the advice, or the reason why there is none.
 TABLE = Path(__file__).with_name("remedies.txt")
-"""For each message that advises something: a part of it, and the test that does it, or why none."""
 
 
 def remedies() -> list[tuple[str, str]]:
-    """Return the table's rows: a part of a message, and what shows that its advice works."""
+    """Return the table's rows: a part of a message, and the test that follows its advice."""
     rows = []
     for line in TABLE.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -201,15 +205,14 @@ def remedies() -> list[tuple[str, str]]:
 
 
 def test_each_message_that_advises_has_a_test_of_its_remedy() -> None:
-    """A new message needs a row in remedies.txt, and a test that does what it advises."""
+    """A new message needs a row in remedies.txt, and a test that follows its advice."""
     rows = remedies()
     messages = advising_messages(REPOSITORY)
-    without = [
-        f"{place}: {message}"
-        for message, place in messages.items()
-        if not any(part in message for part, _ in rows)
-    ]
-    assert without == [], "add these to remedies.txt"
+    missing = []
+    for message, place in messages.items():
+        if not any(part in message for part, _ in rows):
+            missing.append(f"{place}: {message}")
+    assert missing == [], "add these to remedies.txt"
     stale = [part for part, _ in rows if not any(part in message for message in messages)]
     assert stale == [], "no message has these any more"
 

@@ -1,9 +1,10 @@
-"""Remedies for files, names and flags: what a message advises is done, and works."""
+"""Remedies for files, names and flags: the advice of a message is followed, and works."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shlex
 import shutil
@@ -63,7 +64,8 @@ UTF_16 = {
 @pytest.mark.parametrize("name", UTF_16)
 def test_utf_16_is_converted(name: str, encoding: str, tmp_path: Path) -> None:
     flag, content = UTF_16[name]
-    path, run = tmp_path / name, tmp_path / "run"
+    path = tmp_path / name
+    run = tmp_path / "run"
     path.write_bytes(content.encode(encoding))
     words: Words = ["import", run, path] if flag == "import" else ["run", run, flag, path]
     until = [] if flag == "import" else ["--until", "collect"]
@@ -91,17 +93,15 @@ def test_a_damaged_file_of_texts_is_created_again(content: bytes, tmp_path: Path
 
 
 def test_a_text_in_another_charset_is_converted(tmp_path: Path) -> None:
-    path, run = tmp_path / "letter.txt", tmp_path / "run"
+    path = tmp_path / "letter.txt"
+    run = tmp_path / "run"
     path.write_bytes("Ein schöner Brief.".encode("latin-1"))
     _, output = attempt(["import", run, path])
     assert "import: imported no document; " in output, output
     rejects = re.search(r"imported no document; (\S+) lists the reasons", output)
     assert rejects is not None
-    (table,) = [
-        pq.read_table(file)
-        for file in Path(rejects[1]).glob("*.parquet")
-        if pq.read_metadata(file).num_rows
-    ]
+    tables = [pq.read_table(file) for file in Path(rejects[1]).glob("*.parquet")]
+    (table,) = [table for table in tables if table.num_rows]
     assert "convert it first (iconv)" in table["detail"][0].as_py()
     shell("iconv -f latin1 -t UTF-8 letter.txt > utf-8 && mv utf-8 letter.txt", tmp_path)
     assert attempt(["import", run, path])[0] == 0
@@ -131,15 +131,16 @@ def test_no_files_are_named_as_in_the_example(
 
 
 @pytest.mark.parametrize("source", ["dump as links", "links as dump"])
-def test_a_source_of_another_kind_is_named_as_what_it_is(source: str, tmp_path: Path) -> None:
-    path, run = tmp_path / "file", tmp_path / "run"
+def test_a_source_of_another_kind_is_given_by_its_own_flag(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    run = tmp_path / "run"
     submission = {"id": "a", "permalink": "/r/a", "score": 9, "created_utc": 1546300800}
     is_dump = source == "dump as links"
     path.write_text(json.dumps(submission) + "\n" if is_dump else "https://example.org/1\n" * 3)
-    wrong, right = ("--links", "--dumps") if is_dump else ("--dumps", "--links")
-    code, output = attempt(["run", run, wrong, path, "--until", "collect"])
+    mistake, correction = ("--links", "--dumps") if is_dump else ("--dumps", "--links")
+    code, output = attempt(["run", run, mistake, path, "--until", "collect"])
     assert (code, "check what the file is" in output) == (1, True), output
-    assert attempt(["run", run, right, path, "--until", "collect"])[0] == 0
+    assert attempt(["run", run, correction, path, "--until", "collect"])[0] == 0
 
 
 def test_collect_has_a_source(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_settings_that_exist_are_edited_or_deleted(remedy: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"),
+    ("mistake", "correction"),
     [
         ("[cleen]\nmin_tokens = 5\n", "[clean]\nmin_tokens = 5\n"),
         ("[clean]\nmin_tokenz = 5\n", "[clean]\nmin_tokens = 5\n"),
@@ -192,10 +193,10 @@ def test_settings_that_exist_are_edited_or_deleted(remedy: str, tmp_path: Path) 
         ("min_tokens = 5\n", "[clean]\nmin_tokens = 5\n"),
     ],
 )
-def test_a_mistake_in_settings_is_corrected(wrong: str, right: str, tmp_path: Path) -> None:
+def test_a_mistake_in_settings_is_corrected(mistake: str, correction: str, tmp_path: Path) -> None:
     (tmp_path / "links.txt").write_text("https://example.org/1\n")
     settings = tmp_path / "my.toml"
-    settings.write_text(wrong)
+    settings.write_text(mistake)
     links = ["--links", tmp_path / "links.txt", "--user_agent", "a b@example.org"]
     words: Words = ["run", tmp_path / "run", settings, *links, "--dry_run"]
     code, output = attempt(words)
@@ -203,22 +204,22 @@ def test_a_mistake_in_settings_is_corrected(wrong: str, right: str, tmp_path: Pa
     spelling = re.search(r"did you mean '(\w+)'|put it under (\[run\] or a stage's table)", output)
     assert spelling is not None, output
     if spelling[1]:
-        near = re.search(rf"\W({re.escape(spelling[1])})\W", right)
+        near = re.search(rf"\W({re.escape(spelling[1])})\W", correction)
         assert near is not None
-    settings.write_text(right)
+    settings.write_text(correction)
     assert attempt(words)[0] == 0
 
 
-@pytest.mark.parametrize("remedy", [0, 1])
-def test_settings_in_utf_16_are_saved_again(remedy: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_settings_in_utf_16_are_saved_again(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "links.txt").write_text("https://example.org/1\n")
     text = f'[collect]\nlinks = ["{tmp_path}/links.txt"]\n'
     settings = tmp_path / "my.toml"
-    settings.write_text(text, encoding=("utf-16", "utf-16-be")[0])
+    settings.write_text(text, encoding="utf-16")
     words: Words = ["run", tmp_path / "run", settings, "--until", "collect"]
     code, output = attempt(words)
     assert (code, "save it as UTF-8" in output) == (2, True)
-    settings.write_text(text, encoding=("utf-8", "utf-8-sig")[remedy])
+    settings.write_text(text, encoding=encoding)
     assert attempt(words)[0] == 0
 
 
@@ -236,15 +237,15 @@ def test_a_mistyped_command_or_flag_is_explained(words: list[str], tmp_path: Pat
     code, output = attempt(words)
     assert code == 2
     if help_command := re.search(r"see (owt [\w-]+ --help)", output):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             attempt(help_command[1].split()[1:])
-        assert ended.value.code == 0
+        assert exit_info.value.code == 0
         return
     spelling = re.search(r"did you mean '([\w-]+)'", output)
     assert spelling is not None, output
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         attempt([spelling[1], "--help"])
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
 
 
 def test_an_unknown_flag_names_the_help_that_has_all(tmp_path: Path) -> None:
@@ -285,29 +286,30 @@ def test_missing_inputs_are_made_first(tmp_path: Path) -> None:
     ask_owt("import", run, tmp_path / "texts.jsonl")
     ask_owt("run", run, "--until", "clean", "--min_tokens", 1, "--languages", "all")
     heal(["train-tokenizer", run, "--vocab_size", "300"], "is missing or not finished")
-    out = re.search(r"use it with `owt (run .*)`", attempt(["train-tokenizer", run])[1])
-    assert out is not None
-    assert attempt(list(shlex.split(out[1])))[0] == 0
+    advised = re.search(r"use it with `owt (run .*)`", attempt(["train-tokenizer", run])[1])
+    assert advised is not None
+    assert attempt(list(shlex.split(advised[1])))[0] == 0
 
 
-def test_copies_have_another_name_than_what_is_read(tmp_path: Path) -> None:
-    table, out = tmp_path / "a.parquet", tmp_path / "out"
+def test_copies_have_another_name_than_the_source(tmp_path: Path) -> None:
+    table = tmp_path / "a.parquet"
+    folder = tmp_path / "out"
     pq.write_table(pa.table({"text": ["one text", "one text", "another"]}), table)
     find: Words = ["near-duplicates", table, "--workers", "1"]
-    for wrong in (["--out", table], ["--unique", tmp_path], ["--out", tmp_path]):
-        code, output = attempt([*find, *wrong])
-        assert (code, "name another one" in output) == (2, True), (wrong, output)
+    for mistake in (["--out", table], ["--unique", tmp_path], ["--out", tmp_path]):
+        code, output = attempt([*find, *mistake])
+        assert (code, "name another one" in output) == (2, True), (mistake, output)
     for name in ("pairs.csv", "pairs.jsonl.gz", "pairs.txt"):
         code, output = attempt([*find, "--out", tmp_path / name])
         assert (code, "the pairs are Parquet: name it .parquet" in output) == (2, True)
         assert not (tmp_path / name).exists()
-    both = ["--unique", out, "--out", out / "a.parquet"]
-    code, output = attempt([*find, *both])
+    both_flags = ["--unique", folder, "--out", folder / "a.parquet"]
+    code, output = attempt([*find, *both_flags])
     assert (code, "would replace a file that --unique writes: name another one" in output) == (
         2,
         True,
     )
-    assert attempt([*find, "--unique", out, "--out", tmp_path / "pairs.parquet"])[0] == 0
+    assert attempt([*find, "--unique", folder, "--out", tmp_path / "pairs.parquet"])[0] == 0
     taken = tmp_path / "taken"
     taken.touch()
     code, output = attempt([*find, "--unique", taken])
@@ -346,7 +348,7 @@ def test_texts_are_given_as_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"),
+    ("mistake", "correction"),
     [
         (["--languages", "eng"], ["--languages", "en"]),
         (["--uncurl_quotes", "--no_fix_text"], ["--uncurl_quotes"]),
@@ -359,36 +361,34 @@ def test_texts_are_given_as_a_list() -> None:
     ],
 )
 def test_an_impossible_flag_is_replaced_as_advised(
-    wrong: list[str], right: list[str], tmp_path: Path
+    mistake: list[str], correction: list[str], tmp_path: Path
 ) -> None:
     ask_owt("demo", "--write_inputs", tmp_path)
     (tmp_path / "links.txt").write_text("https://example.org/1\n")
     words: Words = ["run", tmp_path / "run", "--links", tmp_path / "links.txt", "--dry_run"]
-    agent = [] if "--user_agent" in wrong else ["--user_agent", "a b@example.org"]
-    code, output = attempt([*words, *agent, *wrong])
+    agent = [] if "--user_agent" in mistake else ["--user_agent", "a b@example.org"]
+    code, output = attempt([*words, *agent, *mistake])
     assert code in (1, 2), output
     archive = str(tmp_path / "demo.warc.gz")
-    flags = [archive if flag == "ARCHIVE" else flag for flag in right]
+    flags = [archive if flag == "ARCHIVE" else flag for flag in correction]
     code, output = attempt([*words, *agent, *flags])
     assert code == 0, output
 
 
 def test_a_path_that_is_not_utf_8_is_renamed(tmp_path: Path) -> None:
-    import os
-
-    wrong = os.fsdecode(bytes(tmp_path) + b"/\xff.txt")
-    Path(wrong).write_text("https://example.org/1\n")
+    mistake = os.fsdecode(bytes(tmp_path) + b"/\xff.txt")
+    Path(mistake).write_text("https://example.org/1\n")
     words: Words = ["run", tmp_path / "run", "--until", "collect", "--links"]
-    code, output = attempt([*words, wrong])
+    code, output = attempt([*words, mistake])
     assert (code, "is not UTF-8: rename it" in output) == (1, True)
-    Path(wrong).rename(tmp_path / "links.txt")
+    Path(mistake).rename(tmp_path / "links.txt")
     assert attempt([*words, tmp_path / "links.txt"])[0] == 0
 
 
 def test_a_file_that_cannot_be_opened_gets_another_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests may run as root, whom no mode keeps out."""
+    """An error is raised in its place, since the tests may run as root, whom no mode stops."""
     (tmp_path / "links.txt").write_text("https://example.org/1\n")
     words: Words = [
         "run",
@@ -421,7 +421,7 @@ def test_documents_of_the_same_text_are_named_too(tmp_path: Path) -> None:
     takedowns = tmp_path / "list.txt"
     takedowns.write_text("https://h.example/0\n")
     _, output = attempt(["forget", run, takedowns, "--workers", "1"])
-    if others := re.search(r"with the same text: (\S+); add them to the list", output):
-        takedowns.write_text(f"{others[1]}\n")
+    if other_document := re.search(r"with the same text: (\S+); add them to the list", output):
+        takedowns.write_text(f"{other_document[1]}\n")
         assert attempt(["forget", run, takedowns, "--workers", "1"])[0] == 0
     assert manifest_of(run, "corpus").counts.left == 0

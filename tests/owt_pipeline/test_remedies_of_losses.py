@@ -1,4 +1,4 @@
-"""Remedies for lost files, takedowns and locks: what a message advises is done, and works."""
+"""Remedies for lost files, takedowns and locks: the advice of a message is followed, and works."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ WITH_TEXT = ("warc", "pages", "documents", "clean")
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the demo's pages. Its path has a space."""
     return make_run(tmp_path_factory.mktemp("losses"))
 
 
@@ -44,13 +45,13 @@ def list_of_takedowns(run: Path) -> Path:
 
 
 def forget(run: Path) -> None:
-    """Take a page of the run down."""
+    """Take a document of the run down."""
     ask_owt("forget", run, list_of_takedowns(run), "--workers", 1)
 
 
 @pytest.fixture
 def crawl(tmp_path: Path) -> Words:
-    """Crawl some pages of the demo's web, lose them, and return the command that needs them."""
+    """The command that crawls some pages of the demo's web."""
     (tmp_path / "links.txt").write_text(
         "http://compendium.demo.test/wiki/Immutable_sequences\n"
         "http://courier.demo.test/2019/01/01/story\n"
@@ -83,7 +84,8 @@ def test_lost_segments_are_fetched_again_or_restored(
 
 
 def test_a_lost_archive_is_restored(run: Path, finished_run: Path, tmp_path: Path) -> None:
-    archives, elsewhere = tmp_path / "archives", tmp_path / "elsewhere"
+    archives = tmp_path / "archives"
+    elsewhere = tmp_path / "elsewhere"
     archives.mkdir()
     for name in ("a.warc.gz", "b.warc.gz"):
         shutil.copy(finished_run.parent / "demo.warc.gz", archives / name)
@@ -101,7 +103,7 @@ def test_a_lost_archive_is_restored(run: Path, finished_run: Path, tmp_path: Pat
 
 
 def test_takedowns_are_applied_before_the_corpus_is_published(run: Path) -> None:
-    """As after an `owt forget` that was killed before export ran."""
+    """The list is in the run, as after an `owt forget` that was killed before export ran."""
     path = write_takedowns(Storage(str(run)), Takedowns({}, {"courier.demo.test": "on request"}))
     (run / ROOT).write_bytes(msgspec.structs.replace(root_of(run), takedowns=path).to_json())
     code, output = attempt(["verify", run])
@@ -156,7 +158,7 @@ def test_folders_that_hold_forgotten_texts_can_be_deleted(run: Path, is_quiet: b
     assert (code, "They may contain texts that were taken down" in output) == (0, True), output
 
 
-def test_what_forget_has_recorded_is_done_by_run(
+def test_run_finishes_a_takedown_that_forget_has_recorded(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     takedowns = list_of_takedowns(run)
@@ -184,7 +186,7 @@ def test_a_changed_file_of_the_corpus_is_rebuilt_for_publishing(
     assert path.read_bytes() == content
 
 
-def test_a_lost_list_of_files_is_made_again(run: Path) -> None:
+def test_a_lost_list_of_files_is_rebuilt(run: Path) -> None:
     for path in (run / "ledger/clean").glob("files-*.parquet"):
         path.unlink()
     code, output = attempt(["verify", run])
@@ -193,15 +195,16 @@ def test_a_lost_list_of_files_is_made_again(run: Path) -> None:
     assert attempt(["verify", run])[0] == 0
 
 
-def test_a_lost_list_of_imported_files_is_made_again(tmp_path: Path) -> None:
-    run, texts = tmp_path / "a run", tmp_path / "texts.jsonl"
+def test_a_lost_list_of_imported_files_is_rebuilt(tmp_path: Path) -> None:
+    run = tmp_path / "a run"
+    texts = tmp_path / "texts.jsonl"
     texts.write_text('{"text": "Some text of my own."}\n')
     ask_owt("import", run, texts)
     for path in (run / "ledger/documents").glob("files-*.parquet"):
         path.unlink()
     code, output = attempt(["verify", run])
     assert (code, "with the same files to rebuild it" in output) == (1, True)
-    command = next(each for each in COMMAND.findall(output) if " import " in each)
+    command = next(command for command in COMMAND.findall(output) if " import " in command)
     assert attempt([*shlex.split(command)[1:], texts])[0] == 0
     assert attempt(["verify", run])[0] == 0
 
@@ -231,9 +234,7 @@ def test_a_half_added_generation_is_continued(tmp_path: Path) -> None:
         pytest.param("extract", ["--favor", "recall"], marks=pytest.mark.slow),
     ],
 )
-def test_an_output_older_than_its_input_is_made_anew(
-    run: Path, stage: str, flags: list[str]
-) -> None:
+def test_an_output_older_than_its_input_is_rebuilt(run: Path, stage: str, flags: list[str]) -> None:
     corpus = manifest_of(run, "corpus").digest
     ask_owt("run", run, "--until", stage, *flags, "--workers", 1)
     heal(["verify", run], "was built from it: run `")
@@ -245,7 +246,7 @@ def test_the_lock_of_a_job_that_has_ended_can_be_deleted(
 ) -> None:
     monkeypatch.setattr(lock, "TERM_SECONDS", 30.0)
     folder = Storage(str(tmp_path))
-    dead = lock.Holder("0" * 32, "owt run a --runner Flink", host="a machine that is gone")
+    dead = lock.Holder("0" * 32, "owt run a --runner Flink", host="a machine that is off")
     folder.write(lock.OBJECT, msgspec.json.encode(dead))
     caplog.set_level("WARNING", logger="owt")
 
@@ -253,10 +254,10 @@ def test_the_lock_of_a_job_that_has_ended_can_be_deleted(
         with lock.hold(folder, "1" * 32, as_object=True):
             pass
 
-    waiting = threading.Thread(target=run)
-    waiting.start()
+    thread = threading.Thread(target=run)
+    thread.start()
     while not (advised := re.search(r"if that job has ended, delete (\S+)", caplog.text)):
-        assert waiting.is_alive()
+        assert thread.is_alive()
     Path(advised[1]).unlink()
-    waiting.join(20)
-    assert not waiting.is_alive()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -1,5 +1,4 @@
-"""README's script, as a reader saves it: a file without `if __name__ == "__main__":`, a cell,
-twice at once."""
+"""README's script runs as a file without a main guard, as a cell, and twice at once."""
 
 from __future__ import annotations
 
@@ -22,10 +21,9 @@ from tests.owt_pipeline.runs import differing
 
 
 def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
-    """The script of the README, for the run `workdir`, whose settings are in its folder."""
-    (code,) = re.findall(
-        r"```python\n(import apache_beam.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL
-    )
+    """Return README's script for the run `workdir`, whose settings are in its folder."""
+    readme = (REPOSITORY / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(import apache_beam.*?)```", readme, re.DOTALL)
     settings = f"[run]\nworkers = {workers}\n\n{config.read_text()}"
     workdir.mkdir()
     (workdir / "settings.toml").write_text(settings)
@@ -38,6 +36,7 @@ def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start Python in a folder, with a folder of temporary files of its own."""
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
     (folder / "tmp").mkdir(exist_ok=True)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
@@ -46,10 +45,11 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # type: ignore[call-overload,no-any-return]
 
 
-def check(process: subprocess.Popen[str], workdir: Path, expected: Path, given: str = "") -> None:
-    out, error = process.communicate(given, timeout=240)
+def check(process: subprocess.Popen[str], workdir: Path, expected: Path, stdin: str = "") -> None:
+    """Check the output of a script, and that its run equals the expected one."""
+    output, error = process.communicate(stdin, timeout=240)
     assert process.returncode == 0, error
-    assert out.splitlines() == ["begins", "ends"], "no worker process runs the script"
+    assert output.splitlines() == ["begins", "ends"], "no worker process runs the script"
     assert differing(workdir, expected) == []
     assert running(Storage(str(workdir))) is None
     log = [json.loads(line) for line in (workdir / "run-log.jsonl").read_text().splitlines()]
@@ -69,15 +69,14 @@ def test_the_readmes_script_as_a_file_makes_owts_run(
 def test_the_readmes_script_as_a_cell_makes_owts_run(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
-    """A notebook's code is that of a `__main__` without a file."""
+    """The code of a notebook belongs to a `__main__` without a file, like code from stdin."""
     workdir = tmp_path / "run"
-    check(
-        start(tmp_path, "-"), workdir, small_run, script("FnApiRunner()", 2, small_config, workdir)
-    )
+    code = script("FnApiRunner()", 2, small_config, workdir)
+    check(start(tmp_path, "-"), workdir, small_run, stdin=code)
 
 
 @pytest.mark.slow
-def test_of_two_scripts_at_once_one_works_and_the_other_says_so(
+def test_the_second_of_two_scripts_at_once_is_refused(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"

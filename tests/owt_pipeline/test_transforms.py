@@ -1,4 +1,4 @@
-"""The library's Beam transforms on rows, named tuples and dicts, from Python and from Beam YAML."""
+"""Beam transforms work on rows, named tuples and dicts, from Python and from Beam YAML."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ PROSE = (
 
 
 def page(number: int) -> str:
+    """Return the HTML of an article."""
     return f"<article><h1>Page {number}</h1><p>{PROSE.format(number) * 20}</p></article>"
 
 
 def rows_are(expected: Sequence[dict[str, Any]], *names: str) -> Any:
-    """An assertion that a PCollection has these rows, in any order, as far as the fields `names`
-    go."""
+    """Return a check that a PCollection has these rows, in any order.
+
+    If names are given, only these fields are compared.
+    """
+
+    def select(row: dict[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in names or row}
 
     def check(rows: Any) -> None:
-        found = sorted(
-            ({name: row._asdict()[name] for name in names or row._asdict()} for row in rows),
-            key=str,
-        )
-        if found != sorted(
-            ({name: row[name] for name in names or row} for row in expected), key=str
-        ):
-            raise BeamAssertException(f"{found} is not {list(expected)}")
+        selected = sorted((select(row._asdict()) for row in rows), key=str)
+        if selected != sorted(map(select, expected), key=str):
+            raise BeamAssertException(f"{selected} is not {list(expected)}")
 
     return check
 
@@ -53,26 +54,25 @@ class Posted(NamedTuple):
 
 @pytest.mark.parametrize("kind", [beam.Row, Posted, dict])
 def test_pages_become_texts_and_rejects(kind: Any) -> None:
-    given = [
-        {"html": page(i) if i else "", "url": f"https://example.org/{i}", "score": i}
-        for i in range(4)
-    ]
-    results = [vars(owt.extract(row["html"], row["url"])) for row in given[1:]]
-    expected = [
-        {**row, **{name: result[name] for name in ExtractText.fields}}
-        for row, result in zip(given[1:], results, strict=True)
-    ]
+    inputs = [{"html": "", "url": "https://example.org/0", "score": 0}]
+    expected = []
+    for number in range(1, 4):
+        url = f"https://example.org/{number}"
+        row = {"html": page(number), "url": url, "score": number}
+        extraction = vars(owt.extract(row["html"], url))
+        inputs.append(row)
+        expected.append({**row, **{name: extraction[name] for name in ExtractText.fields}})
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        result = pipeline | beam.Create([kind(**row) for row in given]) | ExtractText()
+        result = pipeline | beam.Create([kind(**row) for row in inputs]) | ExtractText()
         assert_that(result["out"], rows_are(expected), label="out")
         problem = {"reason": "no_text", "detail": "an empty page"}
-        assert_that(result["rejects"], rows_are([{**given[0], **problem}]), label="rejects")
+        assert_that(result["rejects"], rows_are([{**inputs[0], **problem}]), label="rejects")
 
 
-def test_page_that_is_none_or_crashes_its_process_is_a_reject() -> None:
-    given = [{"html": None}, {"html": "die"}, {"html": "fine"}]
+def test_a_missing_page_or_a_crash_is_a_reject() -> None:
+    inputs = [{"html": None}, {"html": "die"}, {"html": "fine"}]
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        rows = pipeline | beam.Create([beam.Row(**row) for row in given])
+        rows = pipeline | beam.Create([beam.Row(**row) for row in inputs])
         result = rows | ExtractText(extractor="tests.owt_pipeline.test_library:hostile")
         assert_that(result["out"], rows_are([{"text": "fine"}], "text"), label="out")
         rejects = [{"html": None, "reason": "no_text"}, {"html": "die", "reason": "extract_crash"}]
@@ -80,11 +80,12 @@ def test_page_that_is_none_or_crashes_its_process_is_a_reject() -> None:
 
 
 def test_texts_are_repaired_judged_and_typed() -> None:
-    good, short = PROSE.format(1) * 30 + "â€™", "too short"
+    good = PROSE.format(1) * 30 + "â€™"
+    short = "too short"
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        rows = pipeline | beam.Create(
-            [beam.Row(id=1, body=good), beam.Row(id=2, body=short), beam.Row(id=3, body=None)]
-        )
+        bodies = [good, short, None]
+        inputs = [beam.Row(id=number, body=body) for number, body in enumerate(bodies, 1)]
+        rows = pipeline | beam.Create(inputs)
         result = rows | CleanText(text_field="body")
         assert dict(result["out"].element_type._fields)["n_words"] is int
         repaired = [{"id": 1, "text": owt.clean(good).text, "language": "en"}]
@@ -95,7 +96,7 @@ def test_texts_are_repaired_judged_and_typed() -> None:
 
 
 def examples_of_beam(language: str) -> list[str]:
-    """The examples in the section on Beam of the library's page."""
+    """Return the examples in the section on Beam of the library's page."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text()
     section = page.partition("\n## Beam\n")[2].partition("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
@@ -105,11 +106,11 @@ def test_the_documented_do_fn_removes_near_duplicates() -> None:
     texts = [f"{text} {'x' * i}" for i, text in enumerate(corpus_with_copies(3, 80))]
     removed = owt.near_duplicates(texts, workers=1)["row"].to_pylist()
     assert len(removed) > 5
-    expected = [{"url": f"{i:02}", "text": text} for i, text in enumerate(texts)]
-    expected = [row for i, row in enumerate(expected) if i not in removed]
+    inputs = [{"url": f"{number:02}", "text": text} for number, text in enumerate(texts)]
+    expected = [row for number, row in enumerate(inputs) if number not in removed]
     _, example = examples_of_beam("python")
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        rows = [beam.Row(url=f"{i:02}", text=text) for i, text in enumerate(texts)]
+        rows = [beam.Row(**row) for row in inputs]
         names = {"beam": beam, "owt": owt, "cleaned": {"out": pipeline | beam.Create(rows)}}
         exec(example, names)
         assert_that(names["unique"], rows_are(expected))
@@ -122,33 +123,33 @@ def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
         CleanText(min_token=5)
 
 
-def test_a_url_that_is_not_text_counts_as_none() -> None:
+def test_a_url_that_is_not_text_counts_as_missing() -> None:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         rows = [{"html": page(1), "url": url} for url in (float("nan"), 7, b"https://example.org/")]
         result = pipeline | beam.Create(rows) | ExtractText()
         assert_that(result["out"], rows_are([{"text": owt.extract(page(1)).text}] * 3, "text"))  # type: ignore[union-attr]
+
+
+def test_a_row_without_the_field_is_a_reject() -> None:
+    cases = [(ExtractText(), "html", "no_text"), (CleanText(), "text", "empty_text")]
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         rows = pipeline | beam.Create([{"body": "x"}, {}])
-        transforms = (ExtractText(), CleanText())
-        for number, transform in enumerate(transforms):
-            field, reason = [("html", "no_text"), ("text", "empty_text")][number > 0]
-            about = (
-                ("body", f"no field {field!r}; it has body"),
-                (None, f"no field {field!r}; it has none"),
-            )
+        for transform, field, reason in cases:
             expected = [
-                {**({"body": "x"} if body else {}), "reason": reason, "detail": detail}
-                for body, detail in about
+                {"body": "x", "reason": reason, "detail": f"no field {field!r}; it has body"},
+                {"reason": reason, "detail": f"no field {field!r}; it has none"},
             ]
-            result = rows | f"Transform {number}" >> transform
-            found = result["rejects"] | f"As dicts {number}" >> beam.Map(lambda row: row._asdict())
-            assert_that(found, equal_to(expected), label=f"rejects {number}")
+            result = rows | f"Transform {field}" >> transform
+            as_dicts = beam.Map(lambda row: row._asdict())
+            rejects = result["rejects"] | f"As dicts {field}" >> as_dicts
+            assert_that(rejects, equal_to(expected), label=f"rejects {field}")
 
 
 def test_beam_yaml_runs_them(tmp_path: Path) -> None:
     from apache_beam.yaml.main import run
 
-    pages = [{"id": i, "html": page(1) if i != 2 else "", "url": ""} for i in range(4)]
+    pages = [{"id": number, "html": page(1), "url": ""} for number in range(4)]
+    pages[2]["html"] = ""
     pq.write_table(pa.Table.from_pylist(pages), tmp_path / "pages.parquet")
     (specification,) = examples_of_beam("yaml")
     specification = specification.replace(
@@ -157,12 +158,17 @@ def test_beam_yaml_runs_them(tmp_path: Path) -> None:
     for name in ("pages.parquet", "documents", "rejects"):
         specification = specification.replace(f"path: {name}", f"path: {tmp_path / name}")
     run(["--yaml_pipeline", specification, "--runner=FnApiRunner"])
-    written = [
-        row for path in tmp_path.glob("documents*") for row in pq.read_table(path).to_pylist()
-    ]
-    assert sorted(row["id"] for row in written) == [0, 1, 3]
-    assert all(row["text"] == owt.extract(page(1), text_format="markdown").text for row in written)
-    rejected = [
-        row for path in tmp_path.glob("rejects*") for row in pq.read_table(path).to_pylist()
-    ]
-    assert [(row["id"], row["reason"]) for row in rejected] == [(2, "no_text")]
+    documents = rows_of(tmp_path, "documents*")
+    assert sorted(row["id"] for row in documents) == [0, 1, 3]
+    text = owt.extract(page(1), text_format="markdown").text
+    assert all(row["text"] == text for row in documents)
+    rejects = rows_of(tmp_path, "rejects*")
+    assert [(row["id"], row["reason"]) for row in rejects] == [(2, "no_text")]
+
+
+def rows_of(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    """Return the rows of the Parquet files whose names match a pattern."""
+    rows = []
+    for path in folder.glob(pattern):
+        rows += pq.read_table(path).to_pylist()
+    return rows

@@ -1,4 +1,4 @@
-"""Two rare events at once: growth, takedowns, kills, lost files and a lost root."""
+"""Two rare events happen at once: growth, takedowns, kills, lost files and a lost root."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def write_texts(path: Path, numbers: range) -> Path:
 
 
 def corpus_urls(run: Path) -> set[str]:
+    """Return the URLs of a run's corpus."""
     return {row["url"] for row in rows_of(run, "corpus")}
 
 
@@ -68,6 +69,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
 
 
 def add_generation(run: Path) -> None:
+    """Import more documents as another generation."""
     path = write_texts(run.parent / "later.jsonl", _ADDED)
     ask_owt("import", run, path, "--add", "--num_shards", 2)
 
@@ -79,13 +81,13 @@ def test_a_takedown_holds_at_once_in_a_half_added_generation(
     add_generation(run)
     if until:
         ask_owt("run", run, "--until", until)
-    said = ask_owt("verify", run)
-    assert " new shard" in said
+    output = ask_owt("verify", run)
+    assert " new shard" in output
     forgotten = min(corpus_urls(run))
     (tmp_path / "list.txt").write_text(f"{forgotten}\n")
-    others = corpus_urls(run) - {forgotten}
+    staying = corpus_urls(run) - {forgotten}
     ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
-    assert forgotten not in corpus_urls(run) >= others
+    assert forgotten not in corpus_urls(run) >= staying
     assert "no problems found" in ask_owt("verify", run)
     assert "forgotten" in ask_owt("why", run, forgotten)
     ask_owt("ls", run)
@@ -117,7 +119,7 @@ def test_other_commands_do_not_sweep_a_killed_stages_shards(
     ask_owt(name, run, *flags)
     if name == "forget":
         assert forgotten not in corpus_urls(run)
-        # The shard with the document is made again, so that no file holds its text.
+        # The shard with the document is rebuilt, so that no file holds its text.
         is_text_written = stage in ("export", "tokenize")
         assert sum(path.exists() for path in finished) == (1 if is_text_written else 2)
     else:
@@ -131,14 +133,14 @@ def test_other_commands_do_not_sweep_a_killed_stages_shards(
 
 @pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
 @pytest.mark.parametrize("has_takedown", [False, True])
-def test_a_complete_run_sweeps_what_a_killed_stage_has_finished(
+def test_a_complete_run_sweeps_a_killed_stages_shards(
     run: Path,
     finished_run: Path,
     stage: str,
     has_takedown: bool,
     tmp_path: Path,
 ) -> None:
-    """Whoever reads the folder of a dataset then finds each shard once."""
+    """The folder of a dataset then has each shard once."""
     finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     if has_takedown:
         (tmp_path / "list.txt").write_text(f"{min(corpus_urls(run))}\n")
@@ -147,11 +149,9 @@ def test_a_complete_run_sweeps_what_a_killed_stage_has_finished(
     assert not any(path.exists() for path in finished)
     for dataset in ("documents", "clean", "duplicates", "corpus"):
         assert len(list((run / dataset).glob("part-*"))) == 2
-    ids = [
-        row["url_id"]
-        for path in (run / "tokens").glob("*/part-*")
-        for row in pyarrow.ipc.open_file(path).read_all().to_pylist()
-    ]
+    ids = []
+    for path in (run / "tokens").glob("*/part-*"):
+        ids += pyarrow.ipc.open_file(path).read_all()["url_id"].to_pylist()
     assert len(ids) == len(set(ids)) == len(corpus_urls(run))
     assert not list((run / "ledger" / stage).glob("work/*/*"))
     if not has_takedown:
@@ -173,17 +173,18 @@ def test_a_complete_run_leaves_the_files_of_its_successor(run: Path) -> None:
 def test_a_disk_that_takes_nothing_more_is_one_line(
     run: Path, code: int, num_writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even the file that says why the run stopped can be written."""
-    open_in, left = disk._open_in, itertools.count(num_writes, -1)
+    """Even the file with the cause of the stop cannot be written."""
+    open_in = disk._open_in
+    remaining = itertools.count(num_writes, -1)
 
-    def open_until_full(*where: str) -> Any:
-        if next(left) <= 0:
-            raise OSError(code, os.strerror(code), where[0])
-        return open_in(*where)
+    def open_until_full(*arguments: str) -> Any:
+        if next(remaining) <= 0:
+            raise OSError(code, os.strerror(code), arguments[0])
+        return open_in(*arguments)
 
     monkeypatch.setattr(disk, "_open_in", open_until_full)
-    said = ask_owt("run", run, "--min_tokens", 65, "--workers", 1, code=1)
-    (line,) = (line for line in said.splitlines() if line.startswith("owt: error: "))
+    output = ask_owt("run", run, "--min_tokens", 65, "--workers", 1, code=1)
+    (line,) = (line for line in output.splitlines() if line.startswith("owt: error: "))
     assert "while running" not in line
     monkeypatch.undo()
     ask_owt("run", run, "--min_tokens", 65)
@@ -197,7 +198,8 @@ _COMMANDS = ("ls", "verify", "run", "run --until clean", "run --dry_run", "forge
 def test_a_damaged_or_older_copy_of_the_root_is_renewed(
     run: Path, damage: str, command: str, tmp_path: Path
 ) -> None:
-    root, copy = run / ROOT, run / COPY
+    root = run / ROOT
+    copy = run / COPY
     if damage == "behind":
         older = msgspec.structs.replace(root_of(run), sequence=1)
         copy.write_bytes(older.to_json())
@@ -209,8 +211,8 @@ def test_a_damaged_or_older_copy_of_the_root_is_renewed(
     name, *flags = command.split()
     if name == "forget":
         flags = [str(tmp_path / "list.txt")]
-    said = ask_owt(name, run, *flags, code=int(name == "verify"))
-    assert ("manifest.json.copy" in said) == (name == "verify")
+    output = ask_owt(name, run, *flags, code=int(name == "verify"))
+    assert ("manifest.json.copy" in output) == (name == "verify")
     assert copy.read_bytes() == root.read_bytes()
     assert "no problems found" in ask_owt("verify", run)
 
@@ -221,8 +223,8 @@ def test_a_stale_copy_of_the_root_brings_no_page_back(
     run: Path, finished_run: Path, damage: str, command: str, tmp_path: Path
 ) -> None:
     stale = (run / COPY).read_bytes()
-    forgotten, other = sorted(corpus_urls(run))[:2]
-    for number, url in enumerate((forgotten, other)):
+    forgotten, other_url = sorted(corpus_urls(run))[:2]
+    for number, url in enumerate((forgotten, other_url)):
         path = tmp_path / f"{number}.txt"
         path.write_text(f"{url}\n")
     ask_owt("forget", run, tmp_path / "0.txt")
@@ -233,8 +235,10 @@ def test_a_stale_copy_of_the_root_brings_no_page_back(
         (run / ROOT).unlink()
     if damage == "both lost":
         (run / COPY).unlink()
-    with contextlib.suppress(AssertionError):  # the copy names lists that were swept away
-        ask_owt(command, run, *([tmp_path / "1.txt"] if command == "forget" else []))
+    more_words = [tmp_path / "1.txt"] if command == "forget" else []
+    # The command may fail, since the copy names lists that were swept.
+    with contextlib.suppress(AssertionError):
+        ask_owt(command, run, *more_words)
     if damage == "both lost":
         ask_owt("import", run, finished_run.parent / "first.jsonl", "--num_shards", 2)
     ask_owt("run", run)
@@ -243,15 +247,15 @@ def test_a_stale_copy_of_the_root_brings_no_page_back(
     assert "no problems found" in ask_owt("verify", run)
 
 
-_KEPT_FOR_GOOD = [
+_NEVER_DELETED = [
     "ledger/clean/rejects", "ledger/corpus/rejects", "ledger/tokens/rejects",
     "ledger/duplicates/rejects", "ledger/duplicates/kept", "ledger/report/figures",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("folder", _KEPT_FOR_GOOD)
+@pytest.mark.parametrize("folder", _NEVER_DELETED)
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_lost_and_damaged_rejects_are_reported_and_made_again(
+def test_lost_and_damaged_rejects_are_reported_and_rebuilt(
     run: Path, finished_run: Path, folder: str, is_damaged: bool
 ) -> None:
     paths = sorted((run / folder).iterdir())
@@ -270,7 +274,9 @@ def test_lost_and_damaged_rejects_are_reported_and_made_again(
 
 
 @pytest.mark.parametrize("dataset", ["clean", "corpus"])
-def test_why_does_not_guess_what_lost_rejects_said(run: Path, dataset: str, tmp_path: Path) -> None:
+def test_why_does_not_guess_the_reason_in_lost_rejects(
+    run: Path, dataset: str, tmp_path: Path
+) -> None:
     options = ("--min_tokens", 10_000) if dataset == "clean" else ()
     url = min(corpus_urls(run))
     if dataset == "clean":
@@ -282,9 +288,9 @@ def test_why_does_not_guess_what_lost_rejects_said(run: Path, dataset: str, tmp_
     rejects = run / "ledger" / dataset / "rejects"
     paths = [str(path) for path in rejects.iterdir()]
     shutil.rmtree(rejects)
-    said = ask_owt("why", run, url)
-    assert "have not run" not in said
-    assert any(f"{path} is missing" in said for path in paths) == ("its tokens are" not in said)
+    output = ask_owt("why", run, url)
+    assert "have not run" not in output
+    assert any(f"{path} is missing" in output for path in paths) == ("its tokens are" not in output)
     ask_owt("run", run, *options, code=int(dataset == "clean"))
     assert "rejected by" in ask_owt("why", run, url)
 
@@ -292,17 +298,17 @@ def test_why_does_not_guess_what_lost_rejects_said(run: Path, dataset: str, tmp_
 @pytest.mark.parametrize("name", ["my run", "it's", "$HOME `x`"])
 def test_printed_commands_can_be_pasted(finished_run: Path, tmp_path: Path, name: str) -> None:
     run = copy_of(finished_run, tmp_path / name)
-    said = ask_owt("run", run, "--until", "clean")
-    (line,) = (line for line in said.splitlines() if line.startswith("next: "))
+    output = ask_owt("run", run, "--until", "clean")
+    (line,) = (line for line in output.splitlines() if line.startswith("next: "))
     assert shlex.split(line)[1:] == ["owt", "run", str(run), "--until", "dedupe"]
-    said = ask_owt("run", run)
-    (line,) = (line for line in said.splitlines() if line.startswith("next: "))
+    output = ask_owt("run", run)
+    (line,) = (line for line in output.splitlines() if line.startswith("next: "))
     assert shlex.split(line)[4:6] == ["--data", str(run / "tokens")]
     assert str(command("owt", "run", run)) == f"`owt run {shlex.quote(str(run))}`"
     os.truncate(next((run / "corpus").glob("part-*")), 9)
-    said = ask_owt("verify", run, code=1)
-    assert f"run `owt verify {shlex.quote(str(run))} --repair` to remove damaged files" in said
-    assert f"then `owt run {shlex.quote(str(run))}` to rebuild them" in said
+    output = ask_owt("verify", run, code=1)
+    assert f"run `owt verify {shlex.quote(str(run))} --repair` to remove damaged files" in output
+    assert f"then `owt run {shlex.quote(str(run))}` to rebuild them" in output
     ask_owt("verify", run, "--repair", code=1)
     ask_owt("run", run)
     assert "no problems found" in ask_owt("verify", run)
@@ -319,9 +325,7 @@ def test_a_takedown_from_a_shard_whose_corpus_is_lost(
         ask_owt("forget", run, tmp_path / "list.txt")
     expected = corpus_urls(run) - {forgotten}
     paths = sorted((run / "corpus").glob("part-*"))
-    (path,) = (
-        p for p in paths if forgotten in {row["url"] for row in pq.read_table(p).to_pylist()}
-    )
+    (path,) = (path for path in paths if forgotten in pq.read_table(path)["url"].to_pylist())
     if loss == "one file":
         path.unlink()
     elif loss == "cut file":
@@ -333,9 +337,9 @@ def test_a_takedown_from_a_shard_whose_corpus_is_lost(
     if loss == "and clean":
         shutil.rmtree(run / "clean")
     (tmp_path / "list.txt").write_text(f"{forgotten}\n")
-    said = ask_owt("forget", run, tmp_path / "list.txt", code=int(loss == "and clean"))
+    output = ask_owt("forget", run, tmp_path / "list.txt", code=int(loss == "and clean"))
     if loss == "and clean":
-        (remedy,) = re.findall(r"run `owt ([^`]+)` to rebuild it", said)
+        (remedy,) = re.findall(r"run `owt ([^`]+)` to rebuild it", output)
         ask_owt(*shlex.split(remedy))
     assert corpus_urls(run) == expected
     assert "no problems found" in ask_owt("verify", run)
@@ -360,8 +364,8 @@ def test_a_lost_list_of_files_after_a_takedown(
     if command == "import":
         add_generation(run)
     elif dataset == "documents":
-        said = ask_owt("run", run, code=1)
-        (remedy,) = re.findall(r"run `owt ([^`]+)` with the same files to rebuild it", said)
+        output = ask_owt("run", run, code=1)
+        (remedy,) = re.findall(r"run `owt ([^`]+)` with the same files to rebuild it", output)
         ask_owt(*shlex.split(remedy), finished_run.parent / "first.jsonl", "--num_shards", 2)
     ask_owt("run", run)
     assert (run / manifest_of(run, dataset).files.path).exists()

@@ -1,4 +1,7 @@
-"""Two rare events at once in the stages that read the web: kills, lost rejects and places."""
+"""Two rare events happen at once in the stages that read the web.
+
+They are kills, lost rejects and lost places.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,14 @@ from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_o
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_runner() -> Iterator[None]:
+    """All commands of this module run their stages without Beam's runner."""
     with without_runner():
         yield
 
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of a dump, of which each of the first stages has rejected a post."""
+    """A finished run of a dump. Each of the first stages has rejected a post of it."""
     folder = tmp_path_factory.mktemp("pages")
     write_inputs_with_rejects(folder)
     sources = ["--dumps", folder / "RS_A.gz", "--pages_from", folder / "pages.warc.gz"]
@@ -62,7 +66,9 @@ def test_a_killed_stage_continues_after_another_command(
     if name == "forget":
         (tmp_path / "list.txt").write_text(f"{url_of('A0')}\n")
         flags = [str(tmp_path / "list.txt")]
-    ask_owt(name, run, *flags, "--workers", 1) if name != "verify" else ask_owt(name, run, *flags)
+    if name != "verify":
+        flags += ["--workers", "1"]
+    ask_owt(name, run, *flags)
     assert all(path.exists() for path in [*finished, *segments])
     inodes = {path: path.stat().st_ino for path in finished}
     ask_owt("run", run, *_OPTION_BY_STAGE[stage], "--workers", 1)
@@ -120,29 +126,29 @@ def test_lost_rejects_and_places_are_reported_and_rebuilt(
 def test_why_names_the_lost_rejects_of_pages(run: Path, stage: str) -> None:
     dataset = {"collect": "urls", "fetch": "pages", "extract": "documents"}[stage]
     url = url_of(REJECTED[stage])
-    said = ask_owt("why", run, url)
-    assert f"rejected by {stage}" in said
+    output = ask_owt("why", run, url)
+    assert f"rejected by {stage}" in output
     rejects = run / "ledger" / dataset / "rejects"
     paths = [str(path) for path in rejects.iterdir()]
     shutil.rmtree(rejects)
     # Without the rejects of collect, nothing of the URL is left.
     lost = ask_owt("why", run, url, code=3 if stage == "collect" else 0)
     assert "have not run" not in lost
-    names_missing_file = any(f"{path} is missing" in lost for path in paths)
-    assert names_missing_file or (stage == "collect" and "Files of the run are missing" in lost)
+    names_a_lost_file = any(f"{path} is missing" in lost for path in paths)
+    assert names_a_lost_file or (stage == "collect" and "Files of the run are missing" in lost)
     ask_owt("run", run, "--workers", 1)
-    assert ask_owt("why", run, url) == said
+    assert ask_owt("why", run, url) == output
 
 
 @pytest.mark.parametrize("url", ["A0", "A1"])
 def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
-    said = ask_owt("why", run, url_of(url))
+    output = ask_owt("why", run, url_of(url))
     shutil.rmtree(run / "ledger/pages/places")
     lost = ask_owt("why", run, url_of(url))
     assert "have not run" not in lost
     assert "its tokens are" in lost
     ask_owt("run", run, "--workers", 1)
-    assert ask_owt("why", run, url_of(url)) == said
+    assert ask_owt("why", run, url_of(url)) == output
 
 
 def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run: Path) -> None:
@@ -150,15 +156,16 @@ def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run:
     dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
     with stopping_before_publication():
         ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
-    for asked, added in ((["--add", "--dumps", dumps[2]], dumps[1:]), ([], dumps[1:2])):
-        copy = copy_of(run, run.with_name(f"copy{len(asked)}"))
-        said = ask_owt("run", copy, *asked, "--workers", 1, code=1)
-        (advised,) = re.findall(r"`owt ([^`]+)`", said)
+    cases = ((["--add", "--dumps", dumps[2]], dumps[1:]), ([], dumps[1:2]))
+    for words, added in cases:
+        copy = copy_of(run, run.with_name(f"copy{len(words)}"))
+        output = ask_owt("run", copy, *words, "--workers", 1, code=1)
+        (advised,) = re.findall(r"`owt ([^`]+)`", output)
         assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, added)]
         ask_owt(*shlex.split(advised), "--workers", 1)
         ask_owt("run", copy, "--workers", 1)
-        sources = [len(each.sources) for each in root_of(copy).generations]
-        assert sources == [1] * (1 + len(added))
+        num_sources = [len(generation.sources) for generation in root_of(copy).generations]
+        assert num_sources == [1] * (1 + len(added))
         assert "no problems found" in ask_owt("verify", copy)
 
 
@@ -170,8 +177,8 @@ def test_settings_without_a_source_are_restored_as_advised(run: Path, finished_r
     for lost in (f'"{first}", ', f', "{later}"'):
         assert lost in complete
         settings.write_text(complete.replace(lost, ""))
-        said = ask_owt("run", run, code=1)
-        (advised,) = re.findall(r"`owt ([^`]+)`", said)
+        output = ask_owt("run", run, code=1)
+        (advised,) = re.findall(r"`owt ([^`]+)`", output)
         ask_owt(*shlex.split(advised), "--workers", 1)
         assert all(name in settings.read_text() for name in (str(first), str(later)))
         ask_owt("run", run, "--workers", 1)

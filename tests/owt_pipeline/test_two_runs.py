@@ -1,4 +1,7 @@
-"""Two runs in one working directory: one works, the other says so; a killed one is replaced."""
+"""One of two runs in a working directory works, and the other is refused.
+
+A killed run is replaced.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,16 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas.manifest import ROOT
 from tests.owt_pipeline.conftest import PLACES
-from tests.owt_pipeline.runs import differing, owt, run_owt, start_owt
+from tests.owt_pipeline.runs import ask_owt, differing, owt, run_owt, start_owt
 from tests.servers.s3 import s3_bucket
 
 
 @contextlib.contextmanager
 def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
-    """An `owt run` that has written its first dataset and works on the next one; its processes
-    are gone when the block ends."""
+    """Start an `owt run`, and yield its process when it works on its second dataset.
+
+    Its processes are killed at the end of the block.
+    """
     with start_owt("run", run, config, "--workers", 1) as first:
         try:
             while read_manifest(run, "urls") is None or not (run / "warc").list():
@@ -44,18 +49,21 @@ def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
 
 
 def stop(process: subprocess.Popen[str], run: Storage) -> None:
-    """Stop a process and its children, but not while they hold the lock of a swap: others get
-    another error then."""
+    """Stop a process and its children, but not while they hold the lock of a swap.
+
+    Other processes would report another error then.
+    """
     while True:
         os.killpg(process.pid, signal.SIGSTOP)
-        time.sleep(0.2)  # a system call is completed first
+        # A system call is completed first.
+        time.sleep(0.2)
         if not is_swapping(run):
             return
         os.killpg(process.pid, signal.SIGCONT)
 
 
 def is_swapping(run: Storage) -> bool:
-    """Whether a process holds the lock with which files on a disk are swapped."""
+    """Return whether a process holds the lock with which files on a disk are swapped."""
     with contextlib.suppress(FileNotFoundError), open(run.path(".tmp/lock"), "rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +76,8 @@ def is_swapping(run: Storage) -> bool:
 def test_one_run_works_and_a_killed_one_is_replaced_at_once(small_config: Path, place: str) -> None:
     run = Storage(f"{place}/run")
     with at_work(small_config, run) as first:
-        stop(first, run)  # so that it does not end meanwhile
+        # It must not end meanwhile.
+        stop(first, run)
         held = f"{run} is in use by `owt run` (process {first.pid} on "
         if run.is_local:
             refusal = run_owt("run", run, small_config, "--until", "collect", code=1)
@@ -79,8 +88,8 @@ def test_one_run_works_and_a_killed_one_is_replaced_at_once(small_config: Path, 
         verify = subprocess.run(owt("verify", run), capture_output=True, text=True, check=False)
         assert held in verify.stderr
         assert "urls: ok" in verify.stdout
-    done = run_owt("run", run, small_config, "--until", "collect", "--workers", 1)
-    assert "waiting" not in done
+    output = run_owt("run", run, small_config, "--until", "collect", "--workers", 1)
+    assert "waiting" not in output
     assert running(run) is None
 
 
@@ -88,20 +97,19 @@ def test_one_run_works_and_a_killed_one_is_replaced_at_once(small_config: Path, 
 def test_a_run_that_was_stopped_and_replaced_ends_when_it_wakes(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
-    """Its lock was taken away, as an object's after ten minutes: it publishes nothing."""
+    """Its lock was taken away, as from a bucket after ten minutes. It publishes nothing."""
     run = Storage(str(tmp_path / "run"))
     with at_work(small_config, run) as first:
         stop(first, run)
         (tmp_path / "run/.lock").unlink()
         run_owt("run", run, small_config, "--workers", 1)
         os.killpg(first.pid, signal.SIGCONT)
-        errors = first.communicate(timeout=60)[1]
+        _, errors = first.communicate(timeout=60)
         assert first.returncode == 1
-        assert (
-            errors.splitlines()[-1]
-            == f"owt: error: another run has published in {run}; this one stops"
-        )
-    run_owt("run", run, small_config, "--workers", 1)  # removes what it left when it woke
+        last_line = errors.splitlines()[-1]
+        assert last_line == f"owt: error: another run has published in {run}; this one stops"
+    # This run removes the files that the first one wrote when it woke.
+    run_owt("run", run, small_config, "--workers", 1)
     assert differing(small_run, tmp_path / "run") == []
     assert "no problems found" in run_owt("verify", run)
 
@@ -115,7 +123,8 @@ def test_an_object_that_is_not_renewed_is_taken_over(monkeypatch: pytest.MonkeyP
         assert run.create(lock.OBJECT, msgspec.json.encode(elsewhere))
         started = time.monotonic()
         lock.take(run, "two")
-        lock.take(run, "two")  # again, as a runner does
+        # A runner may call it again.
+        lock.take(run, "two")
         assert 1.5 < time.monotonic() - started < 60
         monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
         with pytest.raises(RunSuperseded, match="was taken over by"):
@@ -133,7 +142,8 @@ def test_a_job_nobody_waits_for_keeps_the_lock_to_its_end(tmp_path: Path) -> Non
     assert running(run) is not None
     lock.release(run, "another")
     assert run.exists(lock.OBJECT)
-    lock.take(run, "one", as_object=True)  # as the job does, in another process
+    # The job does this in another process.
+    lock.take(run, "one", as_object=True)
     lock.release(run, "one")
     with lock.hold(run, "two", as_object=True), pytest.raises(RunSuperseded):
         lock.renew(run, "one")
@@ -163,16 +173,15 @@ def test_a_lost_root_is_restored_from_its_copy(
 
 
 def test_a_lock_whose_holder_has_yet_to_write_its_name_is_named(tmp_path: Path) -> None:
-    """Between `flock` and the name written into the file, another run looks: it names the holder
-    all the same."""
+    """Another run looks at the lock between `flock` and the writing of the name."""
     name = msgspec.json.encode(lock.Holder("id", "script.py"))
     with open(tmp_path / lock.FILE, "ab", buffering=0) as first:
         fcntl.flock(first, fcntl.LOCK_EX)
-        writes = threading.Timer(0.3, first.write, [name])
-        writes.start()
+        writing = threading.Timer(0.3, first.write, [name])
+        writing.start()
         with pytest.raises(lock.InUse, match=r"in use by `script\.py`"):
             lock.take(Storage(str(tmp_path)), "mine")
-        writes.join()
+        writing.join()
 
 
 def in_container(code: str, *words: object) -> str:
@@ -233,3 +242,18 @@ def test_the_lock_file_of_a_run_in_another_container(tmp_path: Path) -> None:
     assert float(in_container(TAKE, run, "one")) > 0
     assert float(in_container(TAKE, run, "two")) > 0
     assert running(run) is None
+
+
+def test_a_run_next_to_one_that_adds_sources_says_who_is_at_work(tmp_path: Path) -> None:
+    """The settings do not name these sources yet, and no command can add them now."""
+    for number in (1, 2):
+        (tmp_path / f"{number}.txt").write_text(f"https://example.org/{number}\n")
+    folder = tmp_path / "run"
+    words = ["run", folder, "--until", "collect", "--workers", "1"]
+    ask_owt(*words, "--links", tmp_path / "1.txt")
+    settings = (folder / "settings.toml").read_bytes()
+    ask_owt(*words, "--add", "--links", tmp_path / "2.txt")
+    (folder / "settings.toml").write_bytes(settings)
+    with lock.hold(Storage(str(folder)), "another"):
+        assert "is in use by" in ask_owt(*words, code=1)
+    assert "the settings do not name 2.txt" in ask_owt(*words, code=1)

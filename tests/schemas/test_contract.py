@@ -1,5 +1,4 @@
-"""The contract's promises: documented fields, a manifest that reads back, a reference that is
-not stale."""
+"""The contract: documented fields, manifests that read back, and a reference that is not stale."""
 
 from __future__ import annotations
 
@@ -99,15 +98,20 @@ def test_a_list_of_files_reads_back_as_it_was_written(table: FileTable) -> None:
     content = table.to_parquet()
     assert content == table.to_parquet()
     read = FileTable.from_parquet(content, "files.parquet")
-    assert read.files == table.files == sorted(table.files, key=lambda file: file.path)
+    assert read.files == table.files == sorted_by_path(table.files)
     assert (read.digest, read.totals) == (table.digest, table.totals)
-    by_path = {"key": lambda file: file.path}
-    for ours, theirs in zip(read.records, table.records, strict=True):
-        assert ours == replace(theirs, files=sorted(theirs.files, **by_path))
-    assert read.assets == sorted(table.assets, **by_path)
+    for record, original in zip(read.records, table.records, strict=True):
+        assert record == replace(original, files=sorted_by_path(original.files))
+    assert read.assets == sorted_by_path(table.assets)
+
+
+def sorted_by_path(files: list[ShardFile]) -> list[ShardFile]:
+    """Return files in the order of their paths."""
+    return sorted(files, key=lambda file: file.path)
 
 
 def a_manifest(**changes: object) -> Manifest:
+    """Return a manifest of clean with some fields changed."""
     manifest = Manifest(
         dataset="clean",
         stage="clean",
@@ -122,6 +126,7 @@ def a_manifest(**changes: object) -> Manifest:
 
 
 def a_root(**changes: object) -> Root:
+    """Return a root with one manifest, with some of its fields changed."""
     return Root(datasets={"clean": a_manifest(**changes)})
 
 
@@ -147,7 +152,7 @@ def test_a_manifest_whose_sum_is_wrong_is_not_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         (b'{"schema_version": 1}', r"manifest.json has schema version 1, .*use the release that"),
         (b'{"schema_version": 99}', r"manifest.json has schema version 99, .*use the release that"),
@@ -158,8 +163,8 @@ def test_a_manifest_whose_sum_is_wrong_is_not_written() -> None:
         ),
     ],
 )
-def test_what_is_not_a_manifest_of_ours_is_refused(changed: bytes, said: str) -> None:
-    with pytest.raises(ManifestError, match=said):
+def test_another_file_is_refused_as_a_manifest(changed: bytes, message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
         Root.from_json(changed)
 
 
@@ -184,21 +189,24 @@ IDS = st.lists(st.integers(0, 2**64 - 1), max_size=50)
 
 @given(IDS, IDS, st.floats(0, 1), st.floats(0, 1))
 def test_a_document_never_moves_out_of_validation(
-    ids: list[int], others: list[int], one: float, other: float
+    ids: list[int], other_ids: list[int], fraction: float, other_fraction: float
 ) -> None:
-    url_ids = np.array(others + ids, np.uint64)
-    small, large = is_validation(url_ids, min(one, other)), is_validation(url_ids, max(one, other))
-    assert not (small & ~large).any()
-    assert (
-        is_validation(np.array(ids, np.uint64), min(one, other)).tolist()
-        == small[len(others) :].tolist()
-    )
+    all_ids = np.array(other_ids + ids, np.uint64)
+    smaller = min(fraction, other_fraction)
+    in_smaller = is_validation(all_ids, smaller)
+    in_larger = is_validation(all_ids, max(fraction, other_fraction))
+    assert not (in_smaller & ~in_larger).any()
+    # The decision about a document does not depend on the other documents.
+    without_others = is_validation(np.array(ids, np.uint64), smaller)
+    assert without_others.tolist() == in_smaller[len(other_ids) :].tolist()
 
 
 def test_the_fraction_is_met_for_ids_of_any_kind() -> None:
-    n = 200_000
-    for ids in (np.arange(n), np.arange(n) << 32, np.arange(n) * 64 + 5):
+    num_ids = 200_000
+    deviation = (0.01 * 0.99 / num_ids) ** 0.5
+    numbers_from_0 = np.arange(num_ids)
+    for ids in (numbers_from_0, numbers_from_0 << 32, numbers_from_0 * 64 + 5):
         share = is_validation(ids.astype(np.uint64), 0.01).mean()
-        assert abs(share - 0.01) < 4 * (0.01 * 0.99 / n) ** 0.5
-    assert not is_validation(np.arange(n, dtype=np.uint64), 0.0).any()
-    assert is_validation(np.arange(n, dtype=np.uint64), 1.0).all()
+        assert abs(share - 0.01) < 4 * deviation
+    assert not is_validation(np.arange(num_ids, dtype=np.uint64), 0.0).any()
+    assert is_validation(np.arange(num_ids, dtype=np.uint64), 1.0).all()

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them."""
+"""Numbers are written as a person reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: the same from TOML and flags, and errors that name key, value and what is allowed."""
+"""Settings are the same from TOML and flags, and errors name the key and the allowed values."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Options:
 
 
 def parse(*flags: str) -> Options:
+    """Return the options that flags give."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_flags(parser, Options)
     return from_table(Options, flags_given(Options, parser.parse_args(flags)), "flags")
@@ -66,7 +67,7 @@ def test_flags_and_a_table_give_the_same_options() -> None:
         ({"fix": 1}, r"fix: 1 is not true or false"),
     ],
 )
-def test_a_wrong_value_names_key_value_and_what_is_allowed(table: dict, message: str) -> None:
+def test_a_wrong_value_names_the_key_and_the_allowed_values(table: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         from_table(Options, table, "[clean]")
 
@@ -77,7 +78,7 @@ def test_choices_may_be_joined_by_commas() -> None:
         from_table(Options, {"languages": ["en,fr"]}, "[clean]")
 
 
-def test_a_required_option_says_what_it_is_for() -> None:
+def test_a_missing_required_option_is_explained() -> None:
     @dataclass(frozen=True)
     class Needy:
         data: str = option(help="the folder of token shards")
@@ -86,7 +87,7 @@ def test_a_required_option_says_what_it_is_for() -> None:
         from_table(Needy, {}, "[train]")
 
 
-def test_only_what_shapes_the_bytes_is_in_the_key() -> None:
+def test_only_options_that_shape_bytes_are_in_the_key() -> None:
     assert "timeout" not in shaping_options(Options())
     assert shaping_options(Options())["languages"] == ["en"]
 
@@ -114,7 +115,7 @@ def test_a_value_written_as_toml_reads_back(value: object) -> None:
         ([0.5], r"threshold: \[0.5\] is not a number from 0 to 1"),
     ],
 )
-def test_a_number_is_neither_a_text_nor_infinite(value: object, message: str) -> None:
+def test_a_text_or_an_infinite_number_is_refused(value: object, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         from_table(Options, {"threshold": value}, "[clean]")
 

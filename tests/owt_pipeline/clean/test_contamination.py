@@ -1,4 +1,4 @@
-"""Documents that contain text of an evaluation set."""
+"""Documents that contain text of an evaluation set are rejected."""
 
 from __future__ import annotations
 
@@ -44,12 +44,16 @@ def test_documents_with_text_of_an_evaluation_set_are_rejected(tmp_path: Path, n
         }
         pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
         path.write_bytes(pack(rows[name.split(".")[1]].encode()))
-    options, sets = Options(), evaluation_sets((str(path),))
-    for form in ("NFC", "NFD"):  # composed and decomposed letters are the same
-        shown = unicodedata.normalize(form, question.upper())  # type: ignore[arg-type]
-        leaked = clean_document(ENGLISH + shown, options, sets)
-        assert leaked.reason == Reason.CONTAMINATED
-        assert leaked.detail == "which of the four travellers first saw the café of the harbour on"
+    options = Options()
+    sets = evaluation_sets((str(path),))
+    # Composed and decomposed letters are the same.
+    for form in ("NFC", "NFD"):
+        question_in_form = unicodedata.normalize(form, question.upper())  # type: ignore[arg-type]
+        document = clean_document(ENGLISH + question_in_form, options, sets)
+        assert document.reason == Reason.CONTAMINATED
+        assert (
+            document.detail == "which of the four travellers first saw the café of the harbour on"
+        )
     assert clean_document(ENGLISH + " ".join(question.split()[:12]), options, sets).reason is None
     assert clean_document(ENGLISH + " short one", options, sets).reason is None
 
@@ -57,11 +61,9 @@ def test_documents_with_text_of_an_evaluation_set_are_rejected(tmp_path: Path, n
 def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
     for name in ("set.txt", "set.jsonl"):
         (tmp_path / name).write_text('["a text"]')
-    first, second = (
-        CLEAN.external_inputs(Options(decontaminate=(str(tmp_path / name),)))
-        for name in ("set.txt", "set.jsonl")
-    )
-    assert first != second
+    text = Options(decontaminate=(str(tmp_path / "set.txt"),))
+    json_lines = Options(decontaminate=(str(tmp_path / "set.jsonl"),))
+    assert CLEAN.external_inputs(text) != CLEAN.external_inputs(json_lines)
 
 
 @given(
@@ -72,12 +74,15 @@ def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
 def test_a_shared_n_gram_is_found_if_and_only_if_there_is_one(
     left: list[str], right: list[str], n: int
 ) -> None:
-    n_grams = set(zip(*(right[start:] for start in range(n)), strict=False))
     keys = np.unique(contamination._hashed(contamination._n_grams(" ".join(right), n)))
-    expected = next(
-        (g for g in zip(*(left[start:] for start in range(n)), strict=False) if g in n_grams), None
-    )
-    assert shared_n_gram(" ".join(left), keys, n) == (" ".join(expected) if expected else None)
+    known_n_grams = n_grams_of(right, n)
+    shared = [n_gram for n_gram in n_grams_of(left, n) if n_gram in known_n_grams]
+    assert shared_n_gram(" ".join(left), keys, n) == (shared[0] if shared else None)
+
+
+def n_grams_of(words: list[str], n: int) -> list[str]:
+    """Return the word n-grams in their order."""
+    return [" ".join(words[start : start + n]) for start in range(len(words) - n + 1)]
 
 
 LIGATURES = "The \ufb01rst \ufb01ve o\ufb03cers found that the \ufb01nal di\ufb03culty of the o\ufb03ce was staff"
@@ -90,7 +95,8 @@ SQUARES = (
 )
 CHINESE = "下列哪条河流在流入大海之前流经北方港口的古城，请从以下四个选项中选择一个正确答案"
 THAI = "แม่น้ำสายใดไหลผ่านเมืองเก่าของท่าเรือทางเหนือก่อนถึงทะเล"
-GIVEN = {
+# Texts of an evaluation set, and the options of clean that repair them in another way.
+SET_TEXTS = {
     "ligatures": (LIGATURES, {}),
     "entities": (ENTITIES, {}),
     "soft hyphens and spaces without width": (HYPHENS, {}),
@@ -105,14 +111,15 @@ GIVEN = {
 
 
 def is_contaminated(path: Path, text: str, **options: object) -> bool:
+    """Return whether a document with this text is rejected by an evaluation set."""
     chosen = Options(languages=("all",), min_tokens=1, **options)  # type: ignore[arg-type]
     sets = evaluation_sets((str(path),))
     return clean_document(f"{ENGLISH} {text} {ENGLISH}", chosen, sets).reason == Reason.CONTAMINATED
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", SET_TEXTS)
 def test_sets_are_repaired_as_documents_are(tmp_path: Path, name: str) -> None:
-    text, options = GIVEN[name]
+    text, options = SET_TEXTS[name]
     path = tmp_path / "set.jsonl"
     path.write_text(json.dumps({"q": text}, ensure_ascii=False), "utf-8")
     assert is_contaminated(path, text, **options)
@@ -126,7 +133,8 @@ def test_entities_are_found_in_a_document_with_html(tmp_path: Path) -> None:
     assert is_contaminated(tmp_path / "set.txt", f"<b>bold</b> {ENTITIES}")
 
 
-QUESTION, ANSWER = "which of the rivers flows through the", "old town of the northern harbour"
+QUESTION = "which of the rivers flows through the"
+ANSWER = "old town of the northern harbour"
 RECORDS = [
     {"question": QUESTION, "answer": ANSWER},
     {"id": 7, "question": QUESTION, "choices": {"text": [ANSWER, "a hill"], "label": ["A", "B"]}},
@@ -200,9 +208,8 @@ def test_the_run_counts_the_texts_that_are_too_short(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ask_owt("import", run, tmp_path / "docs.jsonl", "--num_shards", 1)
     flags = ("--until", "clean", "--workers", 1)
-    said = ask_owt(
-        "run", run, *flags, "--decontaminate", tmp_path / "set.txt", tmp_path / "long.txt"
-    )
+    sets = (tmp_path / "set.txt", tmp_path / "long.txt")
+    output = ask_owt("run", run, *flags, "--decontaminate", *sets)
     expected = f"2 of the 3 texts in {tmp_path / 'set.txt'} have fewer than 13 words"
-    assert expected in said
-    assert "long.txt have" not in said
+    assert expected in output
+    assert "long.txt have" not in output

@@ -1,4 +1,4 @@
-"""Filters: every published rule, and its thresholds."""
+"""Filters decide by every published rule, with its thresholds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ WITHOUT_STOP_WORDS = [
 ]
 
 
-def found(name: str, text: str) -> str | None:
+def broken_rule(name: str, text: str) -> str | None:
+    """Return the rule that a text breaks with default thresholds; None if it breaks none."""
     measure = FILTERS[BUILT_IN[name].measured_by or name]
     return first_violation(measure(text), getattr(Options(), name))
 
@@ -54,16 +55,17 @@ def test_every_filter_has_thresholds_signals_and_a_reason() -> None:
 
 
 def test_lines_are_fineweb_without_repeated_lines() -> None:
-    fineweb, lines = vars(Options().fineweb), vars(Options().lines)
+    fineweb = vars(Options().fineweb)
+    lines = vars(Options().lines)
     assert {**lines, "max_repeated_line_chars": 0.01} == fineweb
 
 
-def test_a_filter_without_signals_that_is_off_leaves_keys_alone() -> None:
+def test_an_unused_filter_without_signals_changes_no_key() -> None:
     default = STAGE.key_options(Options())
     assert "lines" not in default
     assert default["fineweb"]["max_short_lines"] == 0.67
-    other = from_table(Options, {"lines": {"max_short_lines": 0.5}}, "[clean]")
-    assert STAGE.key_options(other) == default
+    unused = from_table(Options, {"lines": {"max_short_lines": 0.5}}, "[clean]")
+    assert STAGE.key_options(unused) == default
     on = from_table(Options, {"filters": ["lines"], "lines": {"max_short_lines": 0.5}}, "[clean]")
     assert STAGE.key_options(on)["lines"]["max_short_lines"] == 0.5
 
@@ -166,7 +168,7 @@ def test_a_mistaken_threshold_is_one_clear_error(table: object, problem: str) ->
         ("c4", "One sentence is just here. And here is another.", "sentences is 2, less than 3"),
         ("c4", "One sentence is just here. And here is another.\nThis here is the third.", None),
         ("c4", "Home\nNews", "sentences is 0, less than 3"),
-        # Footnote marks are no words, and stop words may stand in brackets.
+        # Footnote marks do not count as words, and stop words may stand in brackets.
         ("gopher_quality", 'Two words — [ * ] "…"', "words is 2, less than 50"),
         ("gopher_quality", "“the mill,” (to) *be* that. Have " * 30, None),
         (
@@ -183,12 +185,12 @@ def test_a_mistaken_threshold_is_one_clear_error(table: object, problem: str) ->
     ],
 )
 def test_each_filter_rejects_by_each_of_its_rules(name: str, text: str, rule: str | None) -> None:
-    broken = found(name, text)
+    broken = broken_rule(name, text)
     assert broken is None if rule is None else rule in (broken or "passed")
 
 
 def plain_n_gram_chars(words: list[str]) -> dict[str, int]:
-    """The characters of Gopher's n-grams by datatrove's definition, one n-gram at a time."""
+    """Count the characters of Gopher's n-grams by datatrove's definition, one n-gram at a time."""
     chars = {}
     for n in range(2, 11):
         n_grams = [" ".join(words[start : start + n]) for start in range(len(words) - n + 1)]
@@ -199,16 +201,16 @@ def plain_n_gram_chars(words: list[str]) -> dict[str, int]:
         seen: set[str] = set()
         repeated = start = 0
         while start < len(n_grams):
-            again = n_grams[start] in seen
+            is_repeated = n_grams[start] in seen
             seen.add(n_grams[start])
-            repeated += again * len("".join(words[start : start + n]))
-            start += n if again else 1
+            repeated += is_repeated * len("".join(words[start : start + n]))
+            start += n if is_repeated else 1
         chars[f"duplicate_{n}_gram_chars"] = repeated
     return chars
 
 
 @given(st.lists(st.sampled_from([*WORDS, "a", "b"]), min_size=1, max_size=150), st.integers(1, 4))
-def test_repeated_n_grams_are_those_of_the_plain_definition(words: list[str], times: int) -> None:
+def test_repeated_n_grams_equal_the_plain_definition(words: list[str], times: int) -> None:
     text = " ".join(words * times)
     measured = FILTERS["gopher_repetition"](text)
     for name, chars in plain_n_gram_chars(words_of(text)).items():
@@ -216,8 +218,10 @@ def test_repeated_n_grams_are_those_of_the_plain_definition(words: list[str], ti
 
 
 MEASURES: dict[str, Callable[[str], object]] = {
-    "words": words_of,  # as spaCy splits them
-    "sentences": lambda text: FILTERS["c4"](text)["sentences"],  # as Punkt counts them
+    # spaCy splits words in this way.
+    "words": words_of,
+    # Punkt counts sentences in this way.
+    "sentences": lambda text: FILTERS["c4"](text)["sentences"],
     "c4_lines": lambda text: c4_lines(f"{PROSE}\n{text}")[1].removeprefix(PROSE).strip(),
     "masked": lambda text: clean_document(text, Options(mask_addresses=True)).text,
 }
@@ -237,7 +241,7 @@ def test_a_text_is_measured_as_by_the_published_code(
 @given(st.text(max_size=400))
 def test_filters_accept_any_text(text: str) -> None:
     for name in BUILT_IN:
-        found(name, text)
+        broken_rule(name, text)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +252,6 @@ def test_long_repetitive_text_is_judged(unit: str) -> None:
     started = time.process_time()
     clean_document(text, Options(min_tokens=0, languages=("all",), filters=tuple(BUILT_IN)))
     for name in BUILT_IN:
-        found(name, text)
-    assert (
-        time.process_time() - started < 10
-    )  # half a second; what tries every place of the run takes minutes
+        broken_rule(name, text)
+    # It takes half a second. A search that begins at every place of the run takes minutes.
+    assert time.process_time() - started < 10

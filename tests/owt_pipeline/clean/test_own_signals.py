@@ -1,4 +1,4 @@
-"""Signals of the user's own, and the guide to them."""
+"""The user's own signals, and the guide to them."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def owt_clean(run: Path, *signals: str, code: int = 0) -> str:
+    """Run clean with signals in a process of its own; return its output."""
     paths = f"{run.parent}:{Path(__file__).resolve().parents[3]}"
     command = stage_alone("clean", run, "--languages", "all", "--signals", *signals)
     return run_to_end(command, code, {"PYTHONPATH": paths})
 
 
 def clean(run: Path, *signals: str) -> dict[int, tuple[str, str]]:
-    """Clean in this process; the rejects by id."""
+    """Run clean with signals in this process; return the reason and detail of each reject."""
     run_stage(STAGE, Options(languages=("all",), signals=signals), Runtime(Storage(str(run))))
     return {
         key: (row["reason"], row["detail"])
@@ -71,6 +72,7 @@ def clean(run: Path, *signals: str) -> dict[int, tuple[str, str]]:
 
 
 def rows(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return the rows of a folder by their id."""
     return {
         row["url_id"]: row
         for file in folder.glob("*.parquet")
@@ -78,28 +80,25 @@ def rows(folder: Path) -> dict[int, dict[str, Any]]:
     }
 
 
-def test_what_a_function_returns_is_a_column_of_clean_and_corpus(run: Path) -> None:
+def test_a_functions_results_are_a_column_of_clean_and_corpus(run: Path) -> None:
     clean(run, "mine:length", "mine:capitals")
-    found = rows(run / "clean")
-    assert sorted(found) == [0, 1, 2]
-    for row in found.values():
+    clean_rows = rows(run / "clean")
+    assert sorted(clean_rows) == [0, 1, 2]
+    for row in clean_rows.values():
         assert [signal["name"] for signal in row["own_signals"]] == ["mine:length", "mine:capitals"]
         assert row["own_signals"][0]["value"] == row["n_chars"]
     ask_stage("dedupe", run)
     ask_stage("export", run)
     corpus = rows(run / "corpus")
     assert corpus
-    assert all(row["own_signals"] == found[key]["own_signals"] for key, row in corpus.items())
+    assert all(row["own_signals"] == clean_rows[key]["own_signals"] for key, row in corpus.items())
     query = (
         "select url_id from '{}/clean/*.parquet' where "
         "map_from_entries(own_signals)['mine:capitals'] > 0.5"
     )
     assert duckdb.sql(query.format(run)).fetchall() == [(2,)]
-    (source,) = [
-        own
-        for own in require_manifest(Storage(str(run)), "clean").sources
-        if own["name"] == "mine:length"
-    ]
+    sources = require_manifest(Storage(str(run)), "clean").sources
+    (source,) = [source for source in sources if source["name"] == "mine:length"]
     assert (source["kind"], len(source["sha256"])) == ("signal", 64)
 
 
@@ -112,19 +111,18 @@ def test_what_a_function_returns_is_a_column_of_clean_and_corpus(run: Path) -> N
             dict.fromkeys((0, 2), "mine:length is 939, less than 1,000"),
         ),
         (("mine:capitals <= 0.5",), {2: "mine:capitals is 0.766773, more than 0.5"}),
-        (("mine:length>=939", "mine:capitals<=8e-1"), {}),  # the limit itself passes
+        # The limit itself passes.
+        (("mine:length>=939", "mine:capitals<=8e-1"), {}),
     ],
 )
 def test_a_document_beyond_a_threshold_is_rejected_by_name(
     run: Path, signals: tuple[str, ...], details: dict[int, str]
 ) -> None:
-    short = {3: ("too_short", "1 tokens, fewer than 128")}
-    assert (
-        clean(run, *signals) == {n: ("own_signal", detail) for n, detail in details.items()} | short
-    )
-    assert all(
-        (row["own_signals"] is None) == (not signals) for row in rows(run / "clean").values()
-    )
+    expected = {number: ("own_signal", detail) for number, detail in details.items()}
+    expected[3] = ("too_short", "1 tokens, fewer than 128")
+    assert clean(run, *signals) == expected
+    for row in rows(run / "clean").values():
+        assert (row["own_signals"] is None) == (not signals)
 
 
 def test_a_function_that_fails_rejects_only_that_document(run: Path) -> None:
@@ -138,22 +136,20 @@ def test_a_function_that_fails_rejects_only_that_document(run: Path) -> None:
     texts = [f"{SENTENCE * 10} {word}" for word in ("fine", *failures)]
     failing = run.parent / "failing"
     write_dataset(Storage(str(failing)), "documents", partial(write_documents, texts))
-    found = clean(failing, "mine:hostile")
-    assert [*found] == [1, 2, 3, 4, 5]
-    for (reason, detail), failure in zip(found.values(), failures.values(), strict=True):
+    rejects = clean(failing, "mine:hostile")
+    assert [*rejects] == [1, 2, 3, 4, 5]
+    for (reason, detail), failure in zip(rejects.values(), failures.values(), strict=True):
         assert reason == "signal_failed"
         assert re.fullmatch(f"mine:hostile: {failure}", detail)
-    # As without the model's file: no document is left, and that is an error.
-    write_dataset(
-        Storage(str(run.parent / "none")), "documents", partial(write_documents, texts[1:2])
-    )
-    assert "clean rejected 1 row, all that entered it (signal_failed 1)" in owt_clean(
-        run.parent / "none", "mine:hostile", code=1
-    )
+    # A function may fail for each document, as when the file of its model is missing.
+    all_fail = run.parent / "none"
+    write_dataset(Storage(str(all_fail)), "documents", partial(write_documents, texts[1:2]))
+    output = owt_clean(all_fail, "mine:hostile", code=1)
+    assert "clean rejected 1 row, all that entered it (signal_failed 1)" in output
 
 
 def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
-    """Also one that the module only imports."""
+    """The edited function may also be one that the module imports."""
     (run.parent / "theirs.py").write_text("from mine import length\n")
     owt_clean(run, "theirs:length")
     assert "(finished)" in owt_clean(run, "theirs:length")
@@ -212,7 +208,7 @@ class load_model:
 
 
 def test_the_guides_classifier_works(run: Path) -> None:
-    """fastText is no dependency: what it answers is replaced."""
+    """fastText is not a dependency, so a module with its functions replaces it."""
     (code,) = re.findall(
         r"^`quality.py`:\n\n```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL
     )
@@ -227,6 +223,6 @@ def test_the_guides_classifier_works(run: Path) -> None:
 
 
 def test_a_text_is_measured_in_this_process(run: Path) -> None:
-    found = owt.clean(TEXTS[0], signals=["mine:length<=10"])
-    assert found.own_signals == {"mine:length": len(found.text)}
-    assert found.reason == "own_signal"
+    result = owt.clean(TEXTS[0], signals=["mine:length<=10"])
+    assert result.own_signals == {"mine:length": len(result.text)}
+    assert result.reason == "own_signal"

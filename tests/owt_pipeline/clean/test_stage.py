@@ -1,4 +1,4 @@
-"""Cleaning: a document's repair, decision and reason, and the stage in complete runs."""
+"""A document's repair, decision and reason, and the stage clean in complete runs."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ FRENCH = (
 
 
 def write_documents(texts: list[str], shard: int, writer: ShardWriter) -> None:
+    """Write texts as documents of a shard."""
     rows = [
         {"url_id": 100 * shard + n, "url": f"http://h/{shard}/{n}", "text": text}
         for n, text in enumerate(texts)
@@ -57,6 +58,7 @@ def write_documents(texts: list[str], shard: int, writer: ShardWriter) -> None:
 
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
+    """A run with documents in two shards. Each shard has two rejects and one text to repair."""
     texts = [ENGLISH, FRENCH, "short", ENGLISH + "Ã©", *(f"{ENGLISH} {n}" for n in range(150))]
     write_dataset(
         Storage(str(tmp_path)), "documents", partial(write_documents, texts), num_shards=2
@@ -73,7 +75,8 @@ def test_any_number_of_workers_writes_the_same_bytes(workdir: Path) -> None:
         drop(workdir, "clean")
     assert written[0] == written[1]
     assert str(manifest.counts) == "308 in = 304 out + 2 too_short + 2 wrong_language"
-    assert manifest.stats["changed_texts"] == 4  # the others had nothing to repair
+    # The other texts have nothing to repair.
+    assert manifest.stats["changed_texts"] == 4
     row = DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()[1]
     assert row["url"] == "http://h/0/3"
     assert row["text"].endswith("é")
@@ -85,10 +88,13 @@ def test_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
         "nothing of it is anywhere in the documents that this test wrote to disk before\n"
     )
     options = Options(decontaminate=(str(path),))
-    assert run_stage(STAGE, options, Runtime(Storage(str(workdir))))[0].counts.left == 304
-    assert not run_stage(STAGE, options, Runtime(Storage(str(workdir))))[1]
+    runtime = Runtime(Storage(str(workdir)))
+    manifest, _ = run_stage(STAGE, options, runtime)
+    assert manifest.counts.left == 304
+    _, ran = run_stage(STAGE, options, runtime)
+    assert not ran
     path.write_text(SENTENCE)
-    manifest, ran = run_stage(STAGE, options, Runtime(Storage(str(workdir))))
+    manifest, ran = run_stage(STAGE, options, runtime)
     assert ran
     assert manifest.counts.rejected["contaminated"] == 304
 
@@ -96,15 +102,16 @@ def test_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
 UNTIDY = "\ufb01rst “quoted” Ã© \u00a0 &amp; \t \n\n\n\n" + ENGLISH + " \n "
 
 
-def test_text_that_is_not_to_be_fixed_is_byte_for_byte_the_same(tmp_path: Path) -> None:
+def test_text_without_repair_is_byte_for_byte_the_same(tmp_path: Path) -> None:
     write = partial(write_documents, [UNTIDY, "short \n"])
     write_dataset(Storage(str(tmp_path)), "documents", write)
-    for options, wanted in ((Options(fix_text=False), True), (Options(), False)):
-        manifest, _ = run_stage(STAGE, options, Runtime(Storage(str(tmp_path))))
+    for fix_text in (False, True):
+        runtime = Runtime(Storage(str(tmp_path)))
+        manifest, _ = run_stage(STAGE, Options(fix_text=fix_text), runtime)
         rows = DatasetReader(Storage(str(tmp_path)), manifest).table().to_pylist()
-        assert [row["text"] == UNTIDY for row in rows] == [wanted]
+        assert [row["text"] != UNTIDY for row in rows] == [fix_text]
         assert manifest.counts.rejected == {"too_short": 1}
-        assert manifest.stats["changed_texts"] == (not wanted)
+        assert manifest.stats["changed_texts"] == fix_text
 
 
 @pytest.mark.parametrize(
@@ -119,52 +126,55 @@ def test_text_that_is_not_to_be_fixed_is_byte_for_byte_the_same(tmp_path: Path) 
 )
 def test_a_mistaken_option_is_one_clear_error(options: Options, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        STAGE.external_inputs(options)  # before the stages that come first
+        # It is called before the first stage runs.
+        STAGE.external_inputs(options)
 
 
-def kept(text: str, **rules: object) -> Cleaned:
+def clean_kept(text: str, **rules: object) -> Cleaned:
+    """Clean a document, which has to be kept."""
     document = clean_document(text, Options(**rules))  # type: ignore[arg-type]
     assert document.reason is None, document
     return document
 
 
-def rejected(text: str, **rules: object) -> tuple[Reason | None, str]:
+def reject_of(text: str, **rules: object) -> tuple[Reason | None, str]:
+    """Clean a document; return the reason and detail of its rejection."""
     document = clean_document(text, Options(**rules))  # type: ignore[arg-type]
     return document.reason, document.detail
 
 
 def test_text_is_repaired_and_tidied() -> None:
     broken = "It is “fineâ€\x9d &amp; well.\r\n\r\n\r\n\r\n" + ENGLISH
-    result = kept(broken)
+    result = clean_kept(broken)
     assert result.text.startswith("It is “fine” & well.\n\nThe")
     assert (result.language, result.n_words) == ("en", len(result.text.split()))
     assert 0.9 < result.language_score <= 1.0
-    assert kept(broken, uncurl_quotes=True).text.startswith('It is "fine" & well.\n\nThe')
-    assert kept("ﬁne ½ " + ENGLISH, normalization="NFKC").text.startswith("fine 1⁄2 ")
-    assert kept("â€œ" + ENGLISH, fix_text=False).text.startswith("â€œThe")
+    assert clean_kept(broken, uncurl_quotes=True).text.startswith('It is "fine" & well.\n\nThe')
+    assert clean_kept("ﬁne ½ " + ENGLISH, normalization="NFKC").text.startswith("fine 1⁄2 ")
+    assert clean_kept("â€œ" + ENGLISH, fix_text=False).text.startswith("â€œThe")
 
 
-def test_reject_details_name_what_was_found() -> None:
-    assert rejected("Too short to keep.") == (Reason.TOO_SHORT, "5 tokens, fewer than 128")
-    assert rejected(" \n ", min_tokens=0) == (Reason.TOO_SHORT, "no text")
-    assert rejected(FRENCH)[0] == Reason.WRONG_LANGUAGE
-    assert rejected(FRENCH)[1].startswith("fr, confidence ")
-    assert rejected(ENGLISH, filters=("gopher_repetition",))[0] == "gopher_repetition"
-    assert kept(FRENCH, languages=("all",)).language == "fr"
-    assert kept(FRENCH, languages=("de", "fr")).language == "fr"
+def test_reject_details_name_the_measured_values() -> None:
+    assert reject_of("Too short to keep.") == (Reason.TOO_SHORT, "5 tokens, fewer than 128")
+    assert reject_of(" \n ", min_tokens=0) == (Reason.TOO_SHORT, "no text")
+    assert reject_of(FRENCH)[0] == Reason.WRONG_LANGUAGE
+    assert reject_of(FRENCH)[1].startswith("fr, confidence ")
+    assert reject_of(ENGLISH, filters=("gopher_repetition",))[0] == "gopher_repetition"
+    assert clean_kept(FRENCH, languages=("all",)).language == "fr"
+    assert clean_kept(FRENCH, languages=("de", "fr")).language == "fr"
 
 
 def test_lines_dropped_by_c4_are_missing_from_kept_text() -> None:
     text = f"Home\nNews\n{ENGLISH}\nRead our privacy policy."
-    document = kept(text, filters=("c4",))
+    document = clean_kept(text, filters=("c4",))
     assert (document.text, document.n_words) == (ENGLISH.strip(), len(ENGLISH.split()))
-    assert kept(text).text.startswith("Home\nNews\n")
+    assert clean_kept(text).text.startswith("Home\nNews\n")
     menu = "Home and News and Sport\n" * 100
-    assert rejected(menu + SENTENCE * 5, filters=("c4",)) == (
+    assert reject_of(menu + SENTENCE * 5, filters=("c4",)) == (
         Reason.TOO_SHORT,
         "110 tokens, fewer than 128",
     )
-    assert rejected(menu + SENTENCE * 2, filters=("c4",)) == (
+    assert reject_of(menu + SENTENCE * 2, filters=("c4",)) == (
         "c4",
         "sentences is 2, less than 3",
     )
@@ -194,15 +204,15 @@ def test_tidy_keeps_every_letter_and_is_idempotent(text: str) -> None:
 
 
 def test_other_languages_are_detected_and_no_english_is_lost(testdata: Path) -> None:
-    with gzip.open(
-        testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8"
-    ) as lines:
+    path = testdata / "text" / "sentences-by-language.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    found = [(row["lang"], detect(row["text"])[0]) for row in rows]
-    verdicts = Counter((spoken == "en", detected == "en") for spoken, detected in found)
+    languages = [(row["lang"], detect(row["text"])[0]) for row in rows]
+    verdicts = Counter((spoken == "en", detected == "en") for spoken, detected in languages)
     assert verdicts[True, False] == 0
-    assert verdicts[False, True] <= 10  # of 7,400 single sentences
-    assert sum(spoken == detected for spoken, detected in found) > 0.9 * len(rows)
+    # There are 7,400 single sentences.
+    assert verdicts[False, True] <= 10
+    assert sum(spoken == detected for spoken, detected in languages) > 0.9 * len(rows)
 
 
 @given(
@@ -216,6 +226,7 @@ def test_masking_is_idempotent(text: str) -> None:
 
 
 def batch_of(*rows: dict[str, object]) -> pa.RecordBatch:
+    """Return rows as a batch of documents."""
     numbered = [{"url_id": n, "subreddits": [], **row} for n, row in enumerate(rows)]
     return pa.RecordBatch.from_pylist(numbered, DATASETS["documents"].schema)
 
@@ -224,13 +235,14 @@ def test_titles_and_names_are_repaired_and_masked_like_texts() -> None:
     batch = batch_of(
         {"title": "Caf\u00c3\u00a9 &amp; bar", "author": "Jane, jane@x.org", "text": ENGLISH}
     )
-    for options, title, author in (
+    cases: tuple[tuple[dict[str, bool], str, str], ...] = (
         ({}, "Café & bar", "Jane, jane@x.org"),
         ({"mask_addresses": True}, "Café & bar", "Jane, email@example.com"),
         ({"fix_text": False}, "Caf\u00c3\u00a9 &amp; bar", "Jane, jane@x.org"),
-    ):
-        (found,) = pa.table(clean_batch(batch, Options(**options)).kept).to_pylist()
-        assert (found["title"], found["author"], found["site_name"]) == (title, author, None)
+    )
+    for options, title, author in cases:
+        (row,) = pa.table(clean_batch(batch, Options(**options)).kept).to_pylist()
+        assert (row["title"], row["author"], row["site_name"]) == (title, author, None)
 
 
 def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
@@ -241,20 +253,20 @@ def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
         "- The to be of river.\n" * 40,
         "word the of " * 60,
     )
-    batch, everything = batch_of(*({"text": text} for text in texts)), {"languages": ("all",)}
-    measured = pa.table(clean_batch(batch, Options(**everything)).kept)
+    batch = batch_of(*({"text": text} for text in texts))
+    measured = pa.table(clean_batch(batch, Options(languages=("all",))).kept)
     assert measured["n_chars"].to_pylist() == [len(text) for text in measured["text"].to_pylist()]
     decisions = set()
     for name, thresholds in BUILT_IN.items():
         signals = f"signals.{thresholds.measured_by or name}"
-        limits = dataclasses.asdict(getattr(Options(), name))
-        broken = (
-            f"{signals}.{x[4:]} {'>' if x.startswith('max') else '<'} {limits[x]}" for x in limits
-        )
-        asked = duckdb.sql(
-            f"select url_id from measured where not ({' or '.join(broken)}) order by 1"
-        ).fetchall()
-        kept = pa.table(clean_batch(batch, Options(**everything, filters=(name,))).kept)
-        assert [url_id for (url_id,) in asked] == kept["url_id"].to_pylist()
-        decisions |= {(name, len(asked) < len(texts))}
+        conditions = []
+        for limit, value in dataclasses.asdict(getattr(Options(), name)).items():
+            operator = ">" if limit.startswith("max") else "<"
+            conditions.append(f"{signals}.{limit[4:]} {operator} {value}")
+        query = f"select url_id from measured where not ({' or '.join(conditions)}) order by 1"
+        passing_ids = [url_id for (url_id,) in duckdb.sql(query).fetchall()]
+        options = Options(languages=("all",), filters=(name,))
+        table = pa.table(clean_batch(batch, options).kept)
+        assert passing_ids == table["url_id"].to_pylist()
+        decisions |= {(name, len(passing_ids) < len(texts))}
     assert (name, True) in decisions

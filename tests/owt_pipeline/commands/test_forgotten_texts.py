@@ -25,43 +25,48 @@ NAMED = "https://a.example/page"
 
 
 def words(seed: int, count: int = 120) -> list[str]:
+    """Return random words."""
     rng = random.Random(seed)
     return [f"w{rng.randrange(5000)}" for _ in range(count)]
 
 
-def changed(text: list[str], at: int) -> list[str]:
-    """A near-copy: one word of 120 is another, so five of about 121 5-grams."""
-    return [*text[:at], "other", *text[at + 1 :]]
+def near_copy(text: list[str], position: int) -> list[str]:
+    """Return a text with another word. Of 120 words, this changes 5 of about 121 5-grams."""
+    return [*text[:position], "other", *text[position + 1 :]]
 
 
 FIRST = words(1)
 LATER = {
     "https://copy.example/page": FIRST,
     "https://capitals.example/page": [word.upper() for word in FIRST],
-    "https://near.example/page": changed(FIRST, 60),
+    "https://near.example/page": near_copy(FIRST, 60),
     "https://other.example/page": words(3),
 }
 
 
 def import_texts(run: Path, texts: dict[str, list[str]], *flags: object) -> None:
-    source = run.parent / f"{len(texts)}-{min(texts).partition('/')[2].strip('/')[:3]}.jsonl"
+    """Import texts by their URLs."""
+    path = run.parent / f"{len(texts)}-{min(texts).partition('/')[2].strip('/')[:3]}.jsonl"
     rows = ({"url": url, "text": " ".join(text)} for url, text in texts.items())
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ask_owt("import", run, source, "--num_shards", 2, *flags)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ask_owt("import", run, path, "--num_shards", 2, *flags)
 
 
 def forget(run: Path, *entries: str, flags: Iterable[object] = ()) -> str:
+    """Run `owt forget` for some entries; return its output."""
     path = run.parent / "list.txt"
     path.write_text("\n".join(entries))
     return ask_owt("forget", run, path, "--workers", 1, *flags)
 
 
 def corpus(run: Path) -> set[str]:
+    """Return the URLs of a run's corpus."""
     return {row["url"] for row in rows_of(run, "corpus")}
 
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two texts."""
     run = tmp_path_factory.mktemp("imported") / "run"
     import_texts(run, {NAMED: FIRST, "https://b.example/page": words(2)})
     ask_owt("run", run, *FLAGS)
@@ -70,6 +75,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(imported: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
     return copy_of(imported, tmp_path / "run")
 
 
@@ -93,7 +99,7 @@ def test_copies_that_come_later_are_rejected(
     assert "no problems found" in ask_owt("verify", run)
 
 
-def test_copies_that_other_settings_had_kept_go_with_it(tmp_path: Path) -> None:
+def test_copies_that_other_settings_kept_are_forgotten_too(tmp_path: Path) -> None:
     run = tmp_path / "run"
     import_texts(run, {NAMED: FIRST, **LATER})
     ask_owt("run", run, *FLAGS, "--threshold", 1, "--rules", "none")
@@ -104,7 +110,7 @@ def test_copies_that_other_settings_had_kept_go_with_it(tmp_path: Path) -> None:
 
 
 def test_a_shard_from_the_corpus_equals_one_from_clean(run: Path, tmp_path: Path) -> None:
-    """The digests of both are recorded in the list of files, with those of the rejects."""
+    """The list of files records the digests of both, with the digests of the rejects."""
     forget(run, NAMED)
     import_texts(run, LATER, "--add")
     ask_owt("run", run, *FLAGS, "--rules", "none")
@@ -119,11 +125,12 @@ def test_a_shard_from_the_corpus_equals_one_from_clean(run: Path, tmp_path: Path
     assert root_of(run).datasets["corpus"].digest == root_of(from_clean).datasets["corpus"].digest
 
 
-def test_no_text_is_kept(run: Path) -> None:
+def test_the_list_holds_no_text(run: Path) -> None:
     forget(run, NAMED)
-    kept = list((run / "ledger").glob("takedowns-*")) + list((run / "ledger").glob("forgotten-*"))
-    assert len(kept) == 4
-    assert not any(FIRST[0].encode() in path.read_bytes() for path in kept)
+    ledger = run / "ledger"
+    paths = [*ledger.glob("takedowns-*"), *ledger.glob("forgotten-*")]
+    assert len(paths) == 4
+    assert not any(FIRST[0].encode() in path.read_bytes() for path in paths)
 
 
 @pytest.mark.parametrize("damage", [os.unlink, lambda path: os.truncate(path, 9)])
@@ -162,9 +169,9 @@ def test_other_hashing_is_noticed_and_the_advice_works(
 ) -> None:
     forget(run, NAMED)
     import_texts(run, LATER, "--add")
-    with monkeypatch.context() as other:
+    with monkeypatch.context() as patch:
         module = "owt_pipeline.formats.fingerprint"
-        other.setattr(f"{module}.hashing", lambda: "another")
+        patch.setattr(f"{module}.hashing", lambda: "another")
         error = ask_owt("run", run, *FLAGS, code=1)
         command = error.partition("run `echo ")[2].partition(" | owt forget")[0]
         forget(run, command)
@@ -174,32 +181,32 @@ def test_other_hashing_is_noticed_and_the_advice_works(
 
 def test_a_repeated_request_changes_nothing(run: Path) -> None:
     forget(run, NAMED)
-    before = root_of(run)
+    root_before = root_of(run)
     forget(run, NAMED)
-    assert root_of(run) == before
+    assert root_of(run) == root_before
 
 
 def test_keys_need_no_rows_after_a_takedown(run: Path) -> None:
-    """A lost file of the corpus is made again from what is left, without the forgotten document."""
+    """A lost file of the corpus is rebuilt without the forgotten document."""
     forget(run, NAMED)
-    left = sorted((run / "corpus").iterdir())
-    content = {path: path.read_bytes() for path in left}
-    for path in left:
+    paths = sorted((run / "corpus").iterdir())
+    content = {path: path.read_bytes() for path in paths}
+    for path in paths:
         path.unlink()
     ask_owt("run", run, *FLAGS)
-    assert {path: path.read_bytes() for path in left} == content
-    for path in left:
+    assert {path: path.read_bytes() for path in paths} == content
+    for path in paths:
         path.unlink()
     for folder in ("clean", "documents"):
         shutil.rmtree(run / folder)
-    # Nothing is left to make them from: the message names the command that brings it back.
+    # The inputs are lost, too. The message names the command that restores them.
     assert "to rebuild it" in ask_owt("run", run, *FLAGS, code=1)
     ask_owt("import", run, root_of(run).generations[0].sources[0]["uri"])
     ask_owt("run", run, *FLAGS)
-    assert {path: path.read_bytes() for path in left} == content
+    assert {path: path.read_bytes() for path in paths} == content
 
 
-def test_a_run_that_makes_texts_again_says_so(run: Path) -> None:
+def test_a_run_that_makes_texts_again_warns(run: Path) -> None:
     forget(run, NAMED)
     assert "may contain texts that were taken down" not in ask_owt("run", run, *FLAGS)
     import_texts(run, LATER, "--add")
@@ -216,9 +223,9 @@ def test_a_misspelt_entry_is_named_and_a_bom_is_not_read(run: Path) -> None:
 
 
 def test_older_copies_of_a_domain_elsewhere_stay(tmp_path: Path) -> None:
-    """One of them may be the original. A copy that comes later is none."""
+    """An older copy may be the original. A copy that comes later is not."""
     run = tmp_path / "run"
-    near = {"https://near.example/page": changed(FIRST, 60)}
+    near = {"https://near.example/page": near_copy(FIRST, 60)}
     import_texts(run, {NAMED: FIRST, "https://b.example/page": words(2), **near})
     ask_owt("run", run, *FLAGS, "--threshold", 1, "--rules", "none")
     output = forget(run, "a.example", "b.example")
@@ -230,7 +237,7 @@ def test_older_copies_of_a_domain_elsewhere_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_search_finds_what_a_plain_comparison_finds(seed: int) -> None:
+def test_the_search_equals_a_plain_comparison(seed: int) -> None:
     rng = random.Random(seed)
     base = [words(seed * 10 + k, rng.randrange(0, 60)) for k in range(6)]
     texts = [" ".join(text) for text in base]
@@ -241,17 +248,16 @@ def test_the_search_finds_what_a_plain_comparison_finds(seed: int) -> None:
             if query:
                 query[rng.randrange(len(query))] = rng.choice(["x", "y", ""])
         queries.append(" ".join(query))
-    known = dict(enumerate(fingerprints(pa.array(texts))))
-    matched = {
-        match.row: set(match.url_ids)
-        for match in ForgottenTexts.of(known).matches(pa.array(queries))
-    }
+    fingerprint_by_id = dict(enumerate(fingerprints(pa.array(texts))))
+    matches = ForgottenTexts.of(fingerprint_by_id).matches(pa.array(queries))
+    matched = {match.row: set(match.url_ids) for match in matches}
     for row, query in enumerate(fingerprints(pa.array(queries))):
-        ours = set(query.shingles.tolist())
+        query_shingles = set(query.shingles.tolist())
         expected = set()
-        for key, text in known.items():
-            theirs = set(text.shingles.tolist())
-            is_similar = bool(ours | theirs) and len(ours & theirs) >= 0.8 * len(ours | theirs)
-            if query.digest == text.digest or is_similar:
+        for key, fingerprint in fingerprint_by_id.items():
+            shingles = set(fingerprint.shingles.tolist())
+            union = query_shingles | shingles
+            is_similar = bool(union) and len(query_shingles & shingles) >= 0.8 * len(union)
+            if query.digest == fingerprint.digest or is_similar:
                 expected.add(key)
         assert matched.get(row, set()) == expected

@@ -1,5 +1,4 @@
-"""`owt page` and `owt near-duplicates`: answers about files of one's own, without a working
-directory."""
+"""`owt page` and `owt near-duplicates` work on the user's files, without a working directory."""
 
 from __future__ import annotations
 
@@ -20,32 +19,30 @@ PROSE = (
     * 6
 )
 HTML = (
-    f"<html><head><title>A page</title></head><body><article><h1>A "
-    f"page</h1><p>{PROSE}</p></article></body></html>"
+    "<html><head><title>A page</title></head><body><article>"
+    f"<h1>A page</h1><p>{PROSE}</p></article></body></html>"
 )
 
 
 def test_text_of_a_file_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "page.html").write_text(HTML)
-    assert page.main([str(tmp_path / "page.html")]) == 0
+    file = str(tmp_path / "page.html")
+    assert page.main([file]) == 0
     assert capsys.readouterr().out.strip() == owt.extract(HTML).text  # type: ignore[union-attr]
-    assert (
-        page.main([str(tmp_path / "page.html"), "--text_format", "markdown", "--favor", "recall"])
-        == 0
-    )
+    assert page.main([file, "--text_format", "markdown", "--favor", "recall"]) == 0
     assert capsys.readouterr().out.startswith("# A page")
 
 
-def test_standard_input_and_json(
+def test_a_page_of_standard_input_is_printed_as_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(HTML.encode())))
     assert page.main(["-", "--json", "--url", "https://example.org/2020/01/02/x"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["title"], found["date"]) == ("A page", "2020-01-02")
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["title"], printed["date"]) == ("A page", "2020-01-02")
 
 
-def test_what_cannot_be_read_is_one_line(
+def test_an_unreadable_page_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert page.main([str(tmp_path / "nowhere.html")]) == 1
@@ -62,22 +59,14 @@ def test_pairs_of_files_are_written_and_summed_up(
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"body": text}) + "\n" for text in texts)
     out = tmp_path / "pairs.parquet"
-    command = [
-        str(tmp_path / "a.jsonl.gz"),
-        "--text_field",
-        "body",
-        "--out",
-        str(out),
-        "--workers",
-        "1",
-        "--quiet",
-    ]
-    assert near_duplicates.main([*command, "--threshold", "0.7"]) == 0
+    words = [str(tmp_path / "a.jsonl.gz"), "--text_field", "body", "--out", str(out)]
+    words += ["--workers", "1", "--quiet", "--threshold", "0.7"]
+    assert near_duplicates.main(words) == 0
     expected = owt.near_duplicates(texts, threshold=0.7, workers=1)
     assert pq.read_table(out).equals(expected)
-    shown = capsys.readouterr().out
-    assert f"60 records: {len(expected)} repeat another one" in shown
-    assert f"{len(set(expected['cluster'].to_pylist()))} clusters" in shown
+    output = capsys.readouterr().out
+    assert f"60 records: {len(expected)} repeat another one" in output
+    assert f"{len(set(expected['cluster'].to_pylist()))} clusters" in output
 
 
 def test_file_without_the_field_is_one_line(

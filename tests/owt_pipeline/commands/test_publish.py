@@ -1,4 +1,4 @@
-"""owt publish, against a local server that speaks the Hub's commit protocol."""
+"""owt publish sends the corpus to a local server that speaks the Hub's commit protocol."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ Run = Callable[..., str]
 def published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    """Runs `owt publish`, and returns what it printed."""
-    monkeypatch.setattr(
-        huggingface_hub.constants, "HF_HUB_DISABLE_XET", True
-    )  # read from the environment once
+    """A function that runs `owt publish` and returns its output."""
+    # The library reads this from the environment only once.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
 
     def run(hub: Hub, workdir: Path, *flags: str, code: int = 0, **environment: str) -> str:
         for name, value in {**environment_of(hub, tmp_path / "hf"), **environment}.items():
@@ -53,15 +52,17 @@ def published(
 
 
 def count_files(run: Path) -> int:
-    """Two configurations of each shard, in each of the splits that it has rows of."""
-    rows = [
-        pa.ipc.open_file(path).read_all().num_rows
-        for path in (run / "tokens").rglob("part-*.arrow")
-    ]
-    return 2 * sum(map(bool, rows))
+    """Return the number of files that are sent.
+
+    Each shard has a file in two configurations for each split that has rows of it.
+    """
+    paths = (run / "tokens").rglob("part-*.arrow")
+    num_rows = [pa.ipc.open_file(path).read_all().num_rows for path in paths]
+    return 2 * sum(map(bool, num_rows))
 
 
 def unpack(hub: Hub, folder: Path) -> dict[str, bytes]:
+    """Write the files of the hub to a folder; return them."""
     for path, content in hub.files[NAME].items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
@@ -86,8 +87,10 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
 def test_the_corpus_is_published_and_again_after_a_takedown(
     small_run: Path, tmp_path: Path, published: Run
 ) -> None:
-    """An interrupted upload continues, a second one changes nothing, and one after a takedown
-    deletes."""
+    """A takedown deletes from the hub.
+
+    Before it, an interrupted upload is continued, and a second upload changes nothing.
+    """
     run = copy_of(small_run, tmp_path / "run")
     with hub_server() as hub:
         hub.commits_left = 0
@@ -96,45 +99,45 @@ def test_the_corpus_is_published_and_again_after_a_takedown(
         assert not hub.commits
         hub.commits_left = None
         sent = set(hub.objects)
-        assert f"published: hf://{NAME}" in published(hub, run, *words)
+        contact = ("--contact", "web@example.org")
+        assert f"published: hf://{NAME}" in published(hub, run, "--yes", *contact)
         assert hub.commits == [(NAME, "The corpus")]
         assert set(hub.objects) == sent, "the bytes were there from the interrupted upload"
-        found = dict(unpack(hub, tmp_path / "hub"))
-        assert len(found) == count_files(run) + 1
-        published(hub, run, *words)
-        assert hub.files[NAME] == found
-        ((taken,),) = duckdb.sql(f"select url from '{run}/corpus/*.parquet' limit 1").fetchall()
-        (tmp_path / "list.txt").write_text(taken)
+        files_before = dict(unpack(hub, tmp_path / "hub"))
+        assert len(files_before) == count_files(run) + 1
+        published(hub, run, "--yes", *contact)
+        assert hub.files[NAME] == files_before
+        ((forgotten,),) = duckdb.sql(f"select url from '{run}/corpus/*.parquet' limit 1").fetchall()
+        (tmp_path / "list.txt").write_text(forgotten)
         run_owt("forget", run, tmp_path / "list.txt")
         published(hub, run, "--yes")
-        now = hub.files[NAME]
-    tables = [
-        pq.read_table(io.BytesIO(content))
-        for name, content in now.items()
-        if name.endswith(".parquet")
-    ]
+        tables = read_parquet(hub.files[NAME])
     urls = {url for table in tables for url in table["url"].to_pylist()}
-    kept = {url for (url,) in duckdb.sql(f"select url from '{run}/corpus/*.parquet'").fetchall()}
-    assert urls == kept
-    assert taken not in urls
+    expected = duckdb.sql(f"select url from '{run}/corpus/*.parquet'").fetchall()
+    assert urls == {url for (url,) in expected}
+    assert forgotten not in urls
 
-    card = found["README.md"].decode()
+    card = files_before["README.md"].decode()
     head = yaml.safe_load(card.split("---")[1])
     assert [config["config_name"] for config in head["configs"]] == ["corpus", "urls"]
     assert "Write to web@example.org" in card
     loaded = datasets.load_dataset(
         str(tmp_path / "hub"), "corpus", cache_dir=str(tmp_path / "cache")
     )
-    for split, tokens in (("train", "train"), ("validation", "val")):
-        expected = duckdb.sql(
-            f"select url_id, text from '{small_run}/corpus/*.parquet' order by 1"
-        ).fetchall()
-        shards = [
-            pa.ipc.open_file(path).read_all() for path in (small_run / "tokens" / tokens).iterdir()
-        ]
-        ids = {url_id for shard in shards for url_id in shard["url_id"].to_pylist()}
+    query = f"select url_id, text from '{small_run}/corpus/*.parquet' order by 1"
+    all_rows = duckdb.sql(query).fetchall()
+    for split, folder in (("train", "train"), ("validation", "val")):
+        ids = set()
+        for path in (small_run / "tokens" / folder).iterdir():
+            ids |= set(pa.ipc.open_file(path).read_all()["url_id"].to_pylist())
         rows = sorted(zip(loaded[split]["url_id"], loaded[split]["text"], strict=True))
-        assert rows == [row for row in expected if row[0] in ids]
+        assert rows == [row for row in all_rows if row[0] in ids]
+
+
+def read_parquet(files: dict[str, bytes]) -> list[pa.Table]:
+    """Return the tables of the Parquet files of a hub."""
+    contents = [content for name, content in files.items() if name.endswith(".parquet")]
+    return [pq.read_table(io.BytesIO(content)) for content in contents]
 
 
 def test_squash_leaves_one_revision_with_the_same_files(small_run: Path, published: Run) -> None:
@@ -142,10 +145,10 @@ def test_squash_leaves_one_revision_with_the_same_files(small_run: Path, publish
         published(hub, small_run, "--yes")
         published(hub, small_run, "--yes", "--contact", "web@example.org")
         assert len(hub.commits) == 2
-        before = dict(hub.files[NAME])
+        files_before = dict(hub.files[NAME])
         published(hub, small_run, "--yes", "--contact", "web@example.org", "--squash")
         assert len(hub.commits) == 1
-        assert hub.files[NAME] == before
+        assert hub.files[NAME] == files_before
 
 
 @pytest.mark.parametrize(
@@ -157,7 +160,7 @@ def test_squash_leaves_one_revision_with_the_same_files(small_run: Path, publish
         (["links"], "web pages that were listed in tables of links (hackernews, metafilter):"),
     ],
 )
-def test_a_card_names_what_the_run_was_made_from(
+def test_a_card_names_the_sources_of_the_run(
     small_run: Path, kinds: list[str], expected: str
 ) -> None:
     datasets = root_of(small_run).datasets
@@ -175,15 +178,15 @@ def test_a_card_names_what_the_run_was_made_from(
     )
     assert expected in text
     is_of_reddit = bool({"dump", "subreddit"} & set(kinds))
-    about = text.partition("## Fields")[0] + text.partition("## Known biases")[2]
-    assert ("Reddit" in about) == is_of_reddit
+    prose = text.partition("## Fields")[0] + text.partition("## Known biases")[2]
+    assert ("Reddit" in prose) == is_of_reddit
     assert ("reddit" in yaml.safe_load(text.split("---")[1])["tags"]) == is_of_reddit
     assert ("openwebtext" in text) == (kinds == ["dump"])
     assert f"{kinds[0]}-file" in text
     assert text.count("\n## ") == text.count("\n\n## ")
 
 
-def test_a_card_of_imported_text_speaks_of_no_pages(small_run: Path, tmp_path: Path) -> None:
+def test_a_card_of_imported_text_mentions_no_pages(small_run: Path, tmp_path: Path) -> None:
     texts = [{"text": f"Sentence {n} of a text of one's own. " * 40} for n in range(20)]
     (tmp_path / "own.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, texts)))
     run_owt("import", tmp_path / "run", tmp_path / "own.jsonl")
@@ -193,14 +196,14 @@ def test_a_card_of_imported_text_speaks_of_no_pages(small_run: Path, tmp_path: P
     )
     for card in (text, (tmp_path / "run/ledger/corpus/README.md").read_text()):
         assert "texts imported from files" in card
-        about = card.partition("## Fields")[0] + card.partition("## Settings")[2]
+        prose = card.partition("## Fields")[0] + card.partition("## Settings")[2]
         for word in ("Reddit", "web pages", "not asked", "openwebtext"):
-            assert word not in about
+            assert word not in prose
         assert "have the licence of these files" in card
         assert card.count("\n## ") == card.count("\n\n## "), "each heading after a blank line"
 
 
-def test_a_shard_without_documents_is_no_file(tmp_path: Path) -> None:
+def test_a_shard_without_documents_has_no_file(tmp_path: Path) -> None:
     manifest = publish_rows(Storage(str(tmp_path)), "corpus", [])
     ((_, paths),) = publish.plan(DatasetReader(Storage(str(tmp_path)), manifest), ["corpus"], 0.1)
     assert paths == {}
@@ -209,7 +212,7 @@ def test_a_shard_without_documents_is_no_file(tmp_path: Path) -> None:
 def test_a_takedown_that_is_only_on_the_list_is_not_published(
     small_run: Path, tmp_path: Path, published: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As after an `owt forget` that was killed before export ran."""
+    """The list is in the run, as after an `owt forget` that was killed before export ran."""
     run = copy_of(small_run, tmp_path / "run")
     path = write_takedowns(Storage(str(run)), Takedowns({}, {"demo.test": "on request"}))
     (run / ROOT).write_bytes(msgspec.structs.replace(root_of(run), takedowns=path).to_json())
@@ -217,8 +220,8 @@ def test_a_takedown_that_is_only_on_the_list_is_not_published(
         assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
         assert not hub.commits
     assert verify.main([str(run)]) != 0
-    again = f"the list of takedowns has changed since corpus/ was built: run `owt run {run}`"
-    assert again in capsys.readouterr().out
+    advice = f"the list of takedowns has changed since corpus/ was built: run `owt run {run}`"
+    assert advice in capsys.readouterr().out
 
 
 def test_a_list_of_urls_holds_nothing_of_the_pages(
@@ -232,35 +235,30 @@ def test_a_list_of_urls_holds_nothing_of_the_pages(
         content = damaged.read_bytes()
         damaged.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
         assert "was changed after it was written" in published(hub, run, "--yes", code=1)
-    tables = [
-        pq.read_table(io.BytesIO(content))
-        for name, content in files.items()
-        if name.endswith(".parquet")
-    ]
+    tables = read_parquet(files)
     assert {name for table in tables for name in table.schema.names} == set(publish.LISTED)
     assert sum(table.num_rows for table in tables) == manifest_of(small_run, "corpus").counts.left
     assert {name.split("/")[0] for name in files} == {"urls", "README.md"}
     assert "The texts are not part of this dataset" in files["README.md"].decode()
 
 
-def test_a_token_that_is_refused_is_one_line(small_run: Path, published: Run) -> None:
+def test_a_refused_token_is_reported_in_one_line(small_run: Path, published: Run) -> None:
     with hub_server() as hub:
-        said = published(hub, small_run, "--yes", code=1, HF_TOKEN="hf_wrong")
-    assert re.search(rf"hf://{NAME}: .*401.*run `hf auth login` to enter a token", said)
+        output = published(hub, small_run, "--yes", code=1, HF_TOKEN="hf_wrong")
+    assert re.search(rf"hf://{NAME}: .*401.*run `hf auth login` to enter a token", output)
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(
     small_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hub_server() as hub:
-        pass  # its port is free again
+        # After the block, nothing listens on its port.
+        pass
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     assert publish.main([str(small_run), f"hf://{NAME}", "--yes"]) == 1
-    assert re.search(
-        rf"hf://{NAME}: .*; run the same command again to continue$",
-        capsys.readouterr().err.strip(),
-    )
+    error = capsys.readouterr().err.strip()
+    assert re.search(rf"hf://{NAME}: .*; run the same command again to continue$", error)
 
 
 @pytest.mark.parametrize("destination", ["someone/name", "hf://name", "hf://a/b/c", "s3://a/b"])

@@ -26,13 +26,8 @@ def test_a_written_config_is_read_back_without_complaint(
         if preset is None:
             assert options == stage_options(stage, None, {}, {})
     if preset:
-        recipe = read_config(
-            str(
-                Path(commented_config.__code__.co_filename).parents[1]
-                / "presets"
-                / f"{preset}.toml"
-            )
-        )
+        package = Path(commented_config.__code__.co_filename).parents[1]
+        recipe = read_config(str(package / "presets" / f"{preset}.toml"))
         assert recipe
         assert all(table.items() <= tables[name].items() for name, table in recipe.items())
 
@@ -40,7 +35,8 @@ def test_a_written_config_is_read_back_without_complaint(
 def test_an_unknown_preset_and_an_existing_file_are_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, path = str(tmp_path / "run"), tmp_path / "run" / "settings.toml"
+    run = str(tmp_path / "run")
+    path = tmp_path / "run" / "settings.toml"
     assert main([run, "--preset", "webtxt"]) == 2
     assert "unknown preset 'webtxt'; did you mean 'webtext'?" in capsys.readouterr().err
     assert not path.exists()
@@ -54,7 +50,7 @@ def test_an_unknown_preset_and_an_existing_file_are_errors(
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "expected"),
+    ("text", "values", "expected"),
     [
         ("", {"clean": {"min_tokens": 5}}, "[clean]\nmin_tokens = 5\n"),
         ("[run]\nworkers = 2\n", {"clean": {"min_tokens": 5}},
@@ -82,22 +78,22 @@ def test_an_unknown_preset_and_an_existing_file_are_errors(
     ],
 )  # fmt: skip
 def test_a_setting_is_changed_and_the_comments_stay(
-    text: str, given: dict[str, dict[str, object]], expected: str
+    text: str, values: dict[str, dict[str, object]], expected: str
 ) -> None:
-    assert with_values(text, given) == expected
+    assert with_values(text, values) == expected
 
 
 @pytest.mark.parametrize("preset", [None, *preset_names()])
-def test_values_take_the_places_of_what_init_writes(preset: str | None) -> None:
+def test_values_take_the_places_of_the_lines_that_init_writes(preset: str | None) -> None:
     text = commented_config(preset)
-    given = {"clean": {"min_tokens": 5, "languages": ("de", "fr")}, "dedupe": {"threshold": 0.7}}
-    changed = with_values(text, given)
+    values = {"clean": {"min_tokens": 5, "languages": ("de", "fr")}, "dedupe": {"threshold": 0.7}}
+    changed = with_values(text, values)
     assert changed.count("\n") == text.count("\n")
     tables = tomllib.loads(text)
     tables["clean"] |= {"min_tokens": 5, "languages": ["de", "fr"]}
     tables["dedupe"] |= {"threshold": 0.7}
     assert tomllib.loads(changed) == tables
-    assert with_values(changed, given) == changed
+    assert with_values(changed, values) == changed
 
 
 def test_a_run_keeps_its_flags_and_a_failed_one_does_not(
@@ -116,18 +112,17 @@ def test_a_run_keeps_its_flags_and_a_failed_one_does_not(
     tables = read_config(path)
     assert tables["collect"] == {"links": ["01.txt"], "num_shards": 2}
     assert tables["fetch"] == {}
-    assert (
-        Path("run/settings.toml").read_text().count("\n") > 100
-    )  # every other option, with its help
+    # It has every other option as a comment, with its help.
+    assert Path("run/settings.toml").read_text().count("\n") > 100
     assert cli.main(collect) == 0
-    assert cli.main([*collect, "--links", "02.txt"]) == 1  # it lacks the first
+    # The first source is not named.
+    assert cli.main([*collect, "--links", "02.txt"]) == 1
     assert read_config(path) == tables
     assert cli.main([*collect, "--links", "02.txt", "--add"]) == 0
     assert read_config(path)["collect"] == {"links": ["01.txt", "02.txt"], "num_shards": 2}
     assert cli.main(["why", "run", "h.example/2"]) == 0
     Path("other.toml").write_text("[collect]\nlinks = ['01.txt', '02.txt']\n")
-    assert (
-        cli.main([*collect, "other.toml", "--min_score", "9"]) == 0
-    )  # a file that is named is left alone
+    # A file that the command names is not changed.
+    assert cli.main([*collect, "other.toml", "--min_score", "9"]) == 0
     assert "min_score" not in read_config(path)["collect"]
     assert "min_score" not in Path("other.toml").read_text()

@@ -1,4 +1,4 @@
-"""`owt train-tokenizer`: a tokenizer of one's own, and the same one each time."""
+"""`owt train-tokenizer` makes the user's own tokenizer, the same one each time."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ SOURCES = [
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose corpus has the source files of the pipeline and a text with other characters."""
     return write_corpus(tmp_path_factory.mktemp("run"), [*SOURCES, "naïve 中文 <|endoftext|> 😀"])
 
 
 @pytest.fixture(scope="module")
 def trained(workdir: Path) -> Path:
+    """The tokenizer that was trained on the corpus."""
     assert main(["train-tokenizer", str(workdir), "--vocab_size", "1000"]) == 0
     return workdir / "tokenizer.json"
 
@@ -46,11 +48,9 @@ def test_the_corpus_is_tokenized_by_it_and_decodes_to_itself(workdir: Path, trai
     assert manifest.properties["tokenizer"]["vocab_size"] == 1000
     assert manifest.properties["tokenizer"]["eot"] == 999
     assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == trained.read_bytes()
-    text_bytes, tokens = (
-        manifest.stats["text_bytes"],
-        manifest.stats["tokens_train"] + manifest.stats["tokens_val"],
-    )
-    assert text_bytes / tokens > 2  # it learned words: without any, it would be 1
+    num_tokens = manifest.stats["tokens_train"] + manifest.stats["tokens_val"]
+    # A tokenizer that has learned no words has a token for each byte.
+    assert manifest.stats["text_bytes"] / num_tokens > 2
 
 
 @given(text=st.text(max_size=200))
@@ -83,26 +83,22 @@ def test_any_number_of_threads_gives_the_same_bytes(
 
 
 def test_a_sample_leaves_out_the_validation_split(workdir: Path, tmp_path: Path) -> None:
-    assert (
-        main(["train-tokenizer", str(workdir), "--sample", "0.5", "--out", str(tmp_path / "own")])
-        == 0
-    )
-    batches = DatasetReader.open(Storage(str(workdir)), "corpus").batches(
-        columns=["url_id", "text"]
-    )
-    is_train = [
-        batch.filter(pa.array(~is_validation(batch["url_id"].to_numpy(), 0.5))) for batch in batches
-    ]
-    texts = [text for batch in is_train for text in batch["text"].to_pylist()]
-    assert (tmp_path / "own").read_bytes() == train_tokenizer(texts, 50_257)
+    out = tmp_path / "own"
+    assert main(["train-tokenizer", str(workdir), "--sample", "0.5", "--out", str(out)]) == 0
+    corpus = DatasetReader.open(Storage(str(workdir)), "corpus")
+    texts = []
+    for batch in corpus.batches(columns=["url_id", "text"]):
+        is_train = ~is_validation(batch["url_id"].to_numpy(), 0.5)
+        texts += batch.filter(pa.array(is_train))["text"].to_pylist()
+    assert out.read_bytes() == train_tokenizer(texts, 50_257)
 
 
 def test_a_small_text_and_a_missing_corpus_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = write_corpus(tmp_path / "small", ["abc abc"])
-    said = run_owt("train-tokenizer", small, "--vocab_size", 1000)
-    assert "the tokenizer has 260 entries instead of 1,000" in said
+    output = run_owt("train-tokenizer", small, "--vocab_size", 1000)
+    assert "the tokenizer has 260 entries instead of 1,000" in output
     drop(small, "corpus")
     assert main(["train-tokenizer", str(small)]) == 3
     assert "--until export` first" in capsys.readouterr().err

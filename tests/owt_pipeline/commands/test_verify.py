@@ -26,25 +26,33 @@ from tests.owt_pipeline.runs import manifest_of, root_of, shard_file, table_of
 
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
-    pass
+    """The options of a stage that has none."""
 
 
 def write_urls(shard: int, writer: ShardWriter) -> None:
-    add_rows(
-        writer,
-        "urls",
-        [{"url_id": shard * 100 + i, "url": f"http://h{shard}/{i}"} for i in range(40)],
-    )
+    """Write 40 URLs of a shard."""
+    rows = [
+        {"url_id": shard * 100 + number, "url": f"http://h{shard}/{number}"} for number in range(40)
+    ]
+    add_rows(writer, "urls", rows)
 
 
 def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write the pages of a shard. Every fourth URL is rejected."""
     ids = range(shard * 100, shard * 100 + 40)
-    rejects = [{"url_id": i, "reason": "robots"} for i in ids if i % 4 == 0]
-    add_rows(writer, "pages", [{"url_id": i} for i in ids if i % 4], rejects)
+    rejects = [{"url_id": url_id, "reason": "robots"} for url_id in ids if url_id % 4 == 0]
+    pages = [{"url_id": url_id} for url_id in ids if url_id % 4]
+    add_rows(writer, "pages", pages, rejects)
 
 
 class Fetching(Stage):
-    name, inputs, output, options, version = "fetch", ("urls",), "pages", NoOptions, 1
+    """A stage in place of fetch, which makes its pages up."""
+
+    name = "fetch"
+    inputs = ("urls",)
+    output = "pages"
+    options = NoOptions
+    version = 1
     steps = (Step(fetch_shard),)
 
 
@@ -53,6 +61,7 @@ FETCH = Fetching()
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
+    """A run with the datasets urls and pages in two shards."""
     runtime = Runtime(Storage(str(tmp_path)))
     write_dataset(runtime.workdir, "urls", write_urls, 2)
     run_stage(FETCH, NoOptions(), runtime)
@@ -60,14 +69,14 @@ def run(tmp_path: Path) -> Path:
 
 
 def problems(folder: Path) -> str:
+    """Return the problems that verify finds, a line each."""
     return "\n".join(line for finding in verify(Storage(str(folder))) for line in finding.problems)
 
 
 def test_an_undamaged_run_verifies(run: Path) -> None:
-    found = [
-        (finding.name, finding.problems, finding.notes) for finding in verify(Storage(str(run)))
-    ]
-    assert found == [("urls", [], []), ("pages", [], [])]
+    findings = verify(Storage(str(run)))
+    results = [(finding.name, finding.problems, finding.notes) for finding in findings]
+    assert results == [("urls", [], []), ("pages", [], [])]
 
 
 @pytest.mark.parametrize(
@@ -85,45 +94,48 @@ def test_a_flipped_byte_is_found(
 
 
 def test_a_truncated_file_is_found_and_a_missing_one_noted(run: Path) -> None:
-    truncated, missing = shard_file(run, "pages", 0), shard_file(run, "urls", 0)
+    truncated = shard_file(run, "pages", 0)
+    missing = shard_file(run, "urls", 0)
     size = truncated.stat().st_size
     truncated.write_bytes(truncated.read_bytes()[:-1])
     missing.unlink()
-    found = problems(run)
-    assert f"{truncated} has {size - 1:,} bytes, but its manifest records {size:,}" in found
+    assert f"{truncated} has {size - 1:,} bytes, but its manifest records {size:,}" in problems(run)
     (urls, _) = verify(Storage(str(run)))
     assert urls.notes == ["1 of 4 files missing; a later run rebuilds them if it needs them"]
 
 
 def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
-    """Replace a file and make its manifest agree in length and digest: only the ids can tell."""
+    """Replace a file, and make its manifest agree with its length and digest.
+
+    Only its ids can show then that it was replaced.
+    """
     pq.write_table(rows, path)
-    content, name = path.read_bytes(), path.relative_to(run)
-    now = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    content = path.read_bytes()
+    name = path.relative_to(run)
     dataset = name.parts[0]
-    before, manifest = table_of(run, dataset), manifest_of(run, dataset)
-    table = FileTable(
-        [
-            replace(
-                record,
-                files=[
-                    replace(file, **now) if file.path == str(name) else file
-                    for file in record.files
-                ],
-            )
-            for record in before.records
-        ]
-    )
+    records = []
+    for record in table_of(run, dataset).records:
+        files = []
+        for file in record.files:
+            if file.path == str(name):
+                digest = hashlib.sha256(content).hexdigest()
+                file = replace(file, bytes=len(content), sha256=digest)
+            files.append(file)
+        records.append(replace(record, files=files))
+    table = FileTable(records)
     listed = table.to_parquet()
+    manifest = manifest_of(run, dataset)
     (run / manifest.files.path).write_bytes(listed)
-    files = replace(manifest.files, bytes=len(listed), sha256=hashlib.sha256(listed).hexdigest())
-    manifest = replace(manifest, files=files, digest=table.digest, totals=table.totals)
+    file_list = replace(
+        manifest.files, bytes=len(listed), sha256=hashlib.sha256(listed).hexdigest()
+    )
+    manifest = replace(manifest, files=file_list, digest=table.digest, totals=table.totals)
     root = root_of(run)
     (run / ROOT).write_bytes(replace(root, datasets={**root.datasets, dataset: manifest}).to_json())
 
 
 @pytest.mark.parametrize(
-    ("swapped", "said"),
+    ("swapped", "problem"),
     [
         ({3: 999}, "shard 1: pages/ and its rejects lack 1 id of urls/, such as 105"),
         ({3: 999}, "shard 1: pages/ and its rejects have 1 id that urls/ lacks, such as 999"),
@@ -131,13 +143,15 @@ def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
     ],
 )
 def test_an_id_that_was_swapped_for_another_is_found(
-    run: Path, swapped: dict[int, int], said: str
+    run: Path, swapped: dict[int, int], problem: str
 ) -> None:
     rows = pq.read_table(shard_file(run, "pages", 1))
-    ids = [swapped.get(place, id) for place, id in enumerate(rows["url_id"].to_pylist())]
+    ids = rows["url_id"].to_pylist()
+    for position, url_id in swapped.items():
+        ids[position] = url_id
     rows = rows.set_column(0, rows.schema.field("url_id"), pa.array(ids, pa.uint64()))
     rewrite(run, shard_file(run, "pages", 1), rows)
-    assert said in problems(run)
+    assert problem in problems(run)
 
 
 def test_a_file_of_another_schema_is_found(run: Path) -> None:
@@ -148,5 +162,5 @@ def test_a_file_of_another_schema_is_found(run: Path) -> None:
 
 def test_an_output_older_than_its_input_is_found(run: Path) -> None:
     rewrite(run, shard_file(run, "urls", 0), pq.read_table(shard_file(run, "urls", 0)))
-    again = f"urls/ has changed since pages/ was built from it: run {command('owt', 'run', run)}"
-    assert again in problems(run)
+    advice = f"urls/ has changed since pages/ was built from it: run {command('owt', 'run', run)}"
+    assert advice in problems(run)

@@ -1,4 +1,4 @@
-"""why finds every id, whatever it is."""
+"""why finds the history of every id."""
 
 from __future__ import annotations
 
@@ -23,32 +23,29 @@ from tests.owt_pipeline.runs import ask_owt, copy_of, rows_of
 
 
 def shown_by(run: Path, text: object) -> dict:
+    """Return the history of an id or URL."""
     shown = history(readers_of(Storage(str(run))), asked_for(str(text)))
     assert shown is not None
     return shown
 
 
 def why(run: Path, text: object, code: int = 0) -> dict:
+    """Return what `owt why --json` prints."""
     output = ask_owt("why", run, text, "--json", code=code)
     return json.loads(output.partition("\nowt: error:")[0])
 
 
 def test_each_urls_verdict_is_where_it_ended(small_run: Path) -> None:
-    """One URL of each end: kept, and each reason of each stage."""
+    """The URLs are kept, or rejected for each of some reasons of each stage."""
     ends = {row["url"]: ("kept", "tokenize", None) for row in rows_of(small_run, "corpus")[:1]}
-    for name, stage in {
-        "urls": "collect",
-        "pages": "fetch",
-        "clean": "clean",
-        "corpus": "export",
-    }.items():
-        by_reason = {
-            row["reason"]: row["url"]
-            for row in rows_of(small_run, f"ledger/{name}/rejects")
-            if row["url"]
-        }
-        by_reason.pop("repeated_url", None)
-        ends |= {url: ("rejected", stage, reason) for reason, url in list(by_reason.items())[:3]}
+    stage_by_dataset = {"urls": "collect", "pages": "fetch", "clean": "clean", "corpus": "export"}
+    for name, stage in stage_by_dataset.items():
+        rejects = rows_of(small_run, f"ledger/{name}/rejects")
+        url_by_reason = {row["reason"]: row["url"] for row in rejects if row["url"]}
+        # Another row with the same URL was collected.
+        url_by_reason.pop("repeated_url", None)
+        for reason, url in list(url_by_reason.items())[:3]:
+            ends[url] = ("rejected", stage, reason)
     assert len(ends) > 6
     for url, (verdict, stage, reason) in ends.items():
         shown = shown_by(small_run, url)
@@ -59,16 +56,12 @@ def test_each_urls_verdict_is_where_it_ended(small_run: Path) -> None:
         assert shown["url_id"] == id_of(shown["url"]) or reason == "bad_url"
 
 
-def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(
-    small_run: Path, tmp_path: Path
-) -> None:
+def test_a_run_without_a_finished_stage_is_not_a_run(small_run: Path, tmp_path: Path) -> None:
     (tmp_path / "run/ledger").mkdir(parents=True)
     assert "is not a run" in ask_owt("why", tmp_path / "run", "example.org/a", code=3)
 
 
-def test_every_spelling_of_a_url_gives_the_same_answer(
-    small_run: Path,
-) -> None:
+def test_every_spelling_of_a_url_gives_the_same_answer(small_run: Path) -> None:
     url = rows_of(small_run, "corpus")[-1]["url"]
     expected = why(small_run, url)
     variants = (
@@ -89,19 +82,17 @@ def test_the_token_shard_and_row_hold_that_document(small_run: Path) -> None:
         assert table["n_tokens"][last["row"]].as_py() == last["n_tokens"]
 
 
-def test_a_duplicate_names_the_kept_document_and_the_other_way(
-    small_run: Path,
-) -> None:
+def test_a_duplicate_names_the_kept_document_and_the_other_way(small_run: Path) -> None:
     decision = next(row for row in rows_of(small_run, "duplicates") if row["rule"] == "near")
     shown = why(small_run, decision["url_id"])
     entry = next(entry for entry in shown["stages"] if entry["stage"] == "dedupe")
     assert id_of(entry["kept_url"]) == decision["kept_url_id"]
     assert entry["similarity"] == pytest.approx(decision["similarity"])
-    kept = why(small_run, entry["kept_url"])
-    stays = next(entry for entry in kept["stages"] if entry["stage"] == "dedupe")
-    assert decision["url_id"] in stays["duplicates"]
-    assert stays["kept_for"] == len(stays["duplicates"])
-    assert kept["verdict"] == "kept"
+    history_of_kept = why(small_run, entry["kept_url"])
+    (kept_entry,) = [entry for entry in history_of_kept["stages"] if entry["stage"] == "dedupe"]
+    assert decision["url_id"] in kept_entry["duplicates"]
+    assert kept_entry["kept_for"] == len(kept_entry["duplicates"])
+    assert history_of_kept["verdict"] == "kept"
 
 
 def test_text_from_outside_cannot_control_the_terminal(
@@ -130,18 +121,17 @@ def test_text_from_outside_cannot_control_the_terminal(
 
 def test_an_unknown_url_is_one_line_with_its_canonical_form(small_run: Path) -> None:
     url = rows_of(small_run, "urls")[0]["url"]
-    said = ask_owt("why", small_run, f"{url}x?fbclid=1", code=3)
-    assert f"no stage of {small_run} has {url}x?fbclid=1 (id " in said
-    assert f", canonical {url}x)" in said
+    output = ask_owt("why", small_run, f"{url}x?fbclid=1", code=3)
+    assert f"no stage of {small_run} has {url}x?fbclid=1 (id " in output
+    assert f", canonical {url}x)" in output
     assert "is not a run" in ask_owt("why", small_run.parent / "elsewhere", url, code=3)
 
 
-def test_a_run_that_is_not_finished_says_what_is_pending(small_run: Path, tmp_path: Path) -> None:
-    part = copy_of(
-        small_run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report")
-    )
-    shown = ask_owt("why", part, rows_of(small_run, "corpus")[0]["url"])
-    assert "kept by clean; the stages after it have not run" in shown
+def test_an_unfinished_run_names_the_pending_stages(small_run: Path, tmp_path: Path) -> None:
+    later = ("duplicates", "corpus", "tokens", "report")
+    run = copy_of(small_run, tmp_path / "part", without=later)
+    output = ask_owt("why", run, rows_of(small_run, "corpus")[0]["url"])
+    assert "kept by clean; the stages after it have not run" in output
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -151,8 +141,9 @@ def test_every_id_is_understood(identifier: int) -> None:
 
 @given(st.text() | st.text("0123456789²٣", min_size=18))
 @example("²")
-@example("9" * 5000)  # more digits than Python reads
-def test_anything_can_be_asked_for(text: str) -> None:
+# These are more digits than Python reads.
+@example("9" * 5000)
+def test_any_text_can_be_looked_up(text: str) -> None:
     assert 0 <= asked_for(text).url_id < 2**64
 
 
@@ -161,41 +152,40 @@ def test_a_url_of_several_generations_is_shown_where_accepted(tmp_path: Path) ->
         "first": {"never": 1, "later": 1, "at_once": 9},
         "second": {"never": 2, "later": 9, "at_once": 9},
     }
-    for dump, of_urls in scores.items():
-        posts = [
-            {
-                "id": f"{dump}{name}",
-                "url": f"https://a.org/{name}",
-                "score": score,
-                "is_self": False,
-            }
-            for name, score in of_urls.items()
-        ]
-        (tmp_path / f"{dump}.ndjson").write_text("".join(json.dumps(post) + "\n" for post in posts))
+    for dump, score_by_name in scores.items():
+        posts = []
+        for name, score in score_by_name.items():
+            url = f"https://a.org/{name}"
+            post = {"id": f"{dump}{name}", "url": url, "score": score, "is_self": False}
+            posts.append(json.dumps(post) + "\n")
+        (tmp_path / f"{dump}.ndjson").write_text("".join(posts))
     run = tmp_path / "run"
     ask_owt("run", run, "--until", "collect", "--dumps", tmp_path / "first.ndjson")
     ask_owt("run", run, "--until", "collect", "--dumps", tmp_path / "second.ndjson", "--add")
-    found = {name: shown_by(run, f"https://a.org/{name}") for name in scores["first"]}
-    assert {name: shown["verdict"] for name, shown in found.items()} == {
+    shown_by_name = {name: shown_by(run, f"https://a.org/{name}") for name in scores["first"]}
+    assert {name: shown["verdict"] for name, shown in shown_by_name.items()} == {
         "never": "rejected",
         "later": "pending",
         "at_once": "pending",
     }
-    assert found["at_once"]["shard"] < 8 <= found["later"]["shard"]
-    assert "second.ndjson" in found["never"]["stages"][-1]["detail"]
+    assert shown_by_name["at_once"]["shard"] < 8 <= shown_by_name["later"]["shard"]
+    assert "second.ndjson" in shown_by_name["never"]["stages"][-1]["detail"]
 
 
 def sampled(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    """Run `owt sample-documents`; return its output."""
     assert sample_documents.main([str(argument) for argument in arguments]) == code
     output = capsys.readouterr()
     return output.out + output.err
 
 
 def query(sql: str, **paths: Path) -> list[tuple]:
+    """Return the rows of a query over files."""
     return duckdb.sql(sql.format(**paths)).fetchall()
 
 
 def parsed(text: str) -> list[dict[str, Any]]:
+    """Return the rows of JSON lines."""
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -206,16 +196,13 @@ def test_a_sample_is_the_seeds_and_of_the_corpus(
     assert first == sampled(capsys, small_run, "--n", 20, "--json")
     ids = {row["url_id"] for row in parsed(first)}
     assert len(ids) == 20
-    assert ids != {
-        row["url_id"]
-        for row in parsed(sampled(capsys, small_run, "--n", 20, "--seed", 1, "--json"))
-    }
-    assert {len(parsed(first)[0]["text"])} <= {n for (n,) in query(
-        "select length(text) from '{run}/corpus/part-*.parquet'", run=small_run)}  # fmt: skip
+    of_another_seed = parsed(sampled(capsys, small_run, "--n", 20, "--seed", 1, "--json"))
+    assert ids != {row["url_id"] for row in of_another_seed}
+    lengths = query("select length(text) from '{run}/corpus/part-*.parquet'", run=small_run)
+    assert (len(parsed(first)[0]["text"]),) in lengths
     everything = parsed(sampled(capsys, small_run, "--n", 9999, "--json"))
-    assert sorted(row["url_id"] for row in everything) == sorted(
-        i for (i,) in query("select url_id from '{run}/corpus/part-*.parquet'", run=small_run)
-    )
+    all_ids = query("select url_id from '{run}/corpus/part-*.parquet'", run=small_run)
+    assert sorted((row["url_id"],) for row in everything) == sorted(all_ids)
 
 
 def test_rejected_documents_can_be_read(
@@ -238,14 +225,19 @@ def test_the_file_and_row_of_a_known_text_are_named(tmp_path: Path) -> None:
     text = "The committee met in the spring and spoke about matters that were left open. " * 9
     rows = [{"text": text, "url": "https://a.example/"}, {"text": "The rest of it is kept."}]
     (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    known = tmp_path / "known.jsonl"
-    known.write_text("\n".join(json.dumps({"text": t}) for t in ("another one", text)))
+    known_texts = tmp_path / "known.jsonl"
+    known_rows = [{"text": "another one"}, {"text": text}]
+    known_texts.write_text("\n".join(map(json.dumps, known_rows)))
     run = tmp_path / "run"
     ask_owt("import", run, tmp_path / "docs.jsonl", "--num_shards", 1)
     flags = ("--until", "export", "--min_tokens", 1, "--workers", 1)
-    ask_owt("run", run, *flags, "--against", known)
-    (entry,) = [e for e in why(run, "https://a.example/")["stages"] if e["stage"] == "dedupe"]
-    assert entry["kept_in"] == f"{known}:2"
-    known.unlink()
-    (entry,) = [e for e in why(run, "https://a.example/")["stages"] if e["stage"] == "dedupe"]
-    assert "known.jsonl" in entry["kept_in"]
+    ask_owt("run", run, *flags, "--against", known_texts)
+    assert kept_in(run, "https://a.example/") == f"{known_texts}:2"
+    known_texts.unlink()
+    assert "known.jsonl" in kept_in(run, "https://a.example/")
+
+
+def kept_in(run: Path, url: str) -> str:
+    """Return the place of the text that a removed document repeats."""
+    (entry,) = [entry for entry in why(run, url)["stages"] if entry["stage"] == "dedupe"]
+    return str(entry["kept_in"])

@@ -23,32 +23,35 @@ from tests.owt_pipeline.making import write_dataset
 CLEAN = DATASETS["clean"].schema
 
 
-def url_id(i: int) -> int:
-    """The id of text i, distributed over 64 bits like real ids."""
-    return (i + 1) * 0x9E3779B97F4A7C15 % 2**64
+def url_id(number: int) -> int:
+    """Return the id of a text. The ids are distributed over 64 bits like real ids."""
+    return (number + 1) * 0x9E3779B97F4A7C15 % 2**64
 
 
 def write_clean(
     workdir: Path, texts: Sequence[str], num_shards: int = 3, **columns: Sequence[Any]
 ) -> None:
-    """`clean/` with text i in shard i modulo num_shards; `columns` give score, created_utc and
-    the like."""
+    """Write texts as `clean/`, text i in shard i modulo `num_shards`.
+
+    `columns` replace columns such as score and created_utc.
+    """
 
     def write(shard: int, writer: ShardWriter) -> None:
-        mine = range(shard, len(texts), num_shards)
-        for start in range(0, len(mine), 5000):
-            some = mine[start : start + 5000]
-            values: dict[str, list[Any]] = {name: [None] * len(some) for name in CLEAN.names}
-            values["url_id"] = [url_id(i) for i in some]
-            values["url"] = [f"http://host-{i % 7}.com/{i}" for i in some]
-            values["text"] = [texts[i] for i in some]
-            values["subreddits"] = [[]] * len(some)
-            values["language_score"] = [1.0] * len(some)
-            values["n_words"] = values["n_bytes"] = [len(texts[i].split()) for i in some]
-            values["n_chars"] = [len(texts[i]) for i in some]
+        numbers_of_shard = range(shard, len(texts), num_shards)
+        for start in range(0, len(numbers_of_shard), 5000):
+            numbers = numbers_of_shard[start : start + 5000]
+            values: dict[str, list[Any]] = {name: [None] * len(numbers) for name in CLEAN.names}
+            values["url_id"] = [url_id(number) for number in numbers]
+            values["url"] = [f"http://host-{number % 7}.com/{number}" for number in numbers]
+            values["text"] = [texts[number] for number in numbers]
+            values["subreddits"] = [[]] * len(numbers)
+            values["language_score"] = [1.0] * len(numbers)
+            values["n_words"] = [len(texts[number].split()) for number in numbers]
+            values["n_bytes"] = values["n_words"]
+            values["n_chars"] = [len(texts[number]) for number in numbers]
             for name, column in columns.items():
-                values[name] = [column[i] for i in some]
-            writer.enter(len(some))
+                values[name] = [column[number] for number in numbers]
+            writer.enter(len(numbers))
             writer.write(pa.RecordBatch.from_pydict(values, CLEAN))
 
     write_dataset(Storage(str(workdir)), "clean", write, num_shards)
@@ -57,7 +60,7 @@ def write_clean(
 def dedupe(
     workdir: Path, workers: int = 1, **options: Any
 ) -> tuple[Manifest, list[dict[str, Any]]]:
-    """Run dedupe; returns its manifest and the decisions of all shards."""
+    """Run dedupe; return its manifest and the decisions of all shards."""
     manifest, _ = run_stage(DEDUPE, Options(**options), Runtime(Storage(str(workdir)), workers))
     return manifest, DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()
 
@@ -65,15 +68,22 @@ def dedupe(
 def decide(
     workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: Any
 ) -> dict[int, dict[str, Any]]:
-    """The decision on each removed text, by its number; `kept` is the number of the kept text."""
+    """Run dedupe over texts; return the decision on each removed text by its number.
+
+    `kept` is the number of the kept text.
+    """
     write_clean(workdir, texts, num_shards)
-    number = {url_id(i): i for i in range(len(texts))}
+    number_by_id = {url_id(number): number for number in range(len(texts))}
     _, rows = dedupe(workdir, **options)
-    return {number[row["url_id"]]: {**row, "kept": number[row["kept_url_id"]]} for row in rows}
+    decisions = {}
+    for row in rows:
+        kept_number = number_by_id[row["kept_url_id"]]
+        decisions[number_by_id[row["url_id"]]] = {**row, "kept": kept_number}
+    return decisions
 
 
 def prose(rng: random.Random, words: int) -> list[str]:
-    """Random words that do not repeat between texts."""
+    """Return random words that do not repeat between texts."""
     return [
         f"{rng.choice('bcdfgklmnprstv')}{rng.choice('aeiou')}{rng.randrange(10_000)}"
         for _ in range(words)
@@ -81,16 +91,15 @@ def prose(rng: random.Random, words: int) -> list[str]:
 
 
 def edited(rng: random.Random, text: Sequence[str], share: float) -> list[str]:
-    """`text` with a share of its words replaced."""
+    """Return a text with a share of its words replaced."""
     words = list(text)
-    for i in rng.sample(range(len(words)), round(share * len(words))):
-        words[i] = f"edit{rng.randrange(10**9)}"
+    for position in rng.sample(range(len(words)), round(share * len(words))):
+        words[position] = f"edit{rng.randrange(10**9)}"
     return words
 
 
 def corpus_with_copies(seed: int, documents: int = 120, words: int = 200) -> list[str]:
-    """Documents of which about half are copies of earlier ones, edited by 0 to 10% of their
-    words."""
+    """Return documents. Half of them are copies of earlier ones, with up to 10% of words edited."""
     rng = random.Random(seed)
     texts: list[list[str]] = []
     for _ in range(documents):

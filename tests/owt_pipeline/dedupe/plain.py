@@ -1,5 +1,7 @@
-"""The definitions of dedupe in plain Python over strings and sets: slow, and simple enough to
-trust."""
+"""The definitions of dedupe in plain Python over strings and sets.
+
+They are slow, and simple enough to trust.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import unicodedata
 
 
 def is_selector(code: int) -> bool:
+    """Return whether a code point is a variation selector."""
     return (
         0xFE00 <= code <= 0xFE0F
         or 0xE0100 <= code <= 0xE01EF
@@ -16,8 +19,9 @@ def is_selector(code: int) -> bool:
 
 
 def kind_of(character: str) -> str:
-    """`letter`, `mark`, `unspaced` (a word of its own) or `separator`."""
-    category, code = unicodedata.category(character), ord(character)
+    """Return `letter`, `mark`, `unspaced` (a word of its own) or `separator`."""
+    category = unicodedata.category(character)
+    code = ord(character)
     if code >= 0x40000 or (category[0] not in "LNM" and category != "Cn"):
         return "separator"
     blocks = ((0xE00, 0xEFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF))
@@ -28,29 +32,37 @@ def kind_of(character: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and their marks in lower case; an ideograph is a word of its own.
-    Variation selectors are no text."""
-    found, word = [], ""
+    """Return the words of a text in lower case.
+
+    A word is a run of letters and their marks, or a single ideograph. Variation selectors are left
+    out.
+    """
+    complete_words = []
+    word = ""
     for character in text:
         if is_selector(ord(character)):
             continue
         kind = kind_of(character)
         if kind == "letter" or (kind == "mark" and word):
-            word += character.lower()[0]  # of the two characters of a lower-case \u0130 the first
+            # In lower case, \u0130 has two characters. Only the first counts.
+            word += character.lower()[0]
             continue
-        found.append(word)
+        complete_words.append(word)
         word = ""
         if kind == "unspaced":
-            found.append(character)
-    return [w for w in [*found, word] if w]
+            complete_words.append(character)
+    return [word for word in [*complete_words, word] if word]
 
 
-@functools.cache  # the same texts are compared with many
+# A text is compared with many others.
+@functools.cache
 def shingle_set(text: str, n: int = 5) -> set[tuple[str, ...]]:
+    """Return the distinct shingles of a text."""
     return set(shingles(text, n))
 
 
 def shingles(text: str, n: int = 5) -> list[tuple[str, ...]]:
+    """Return the word n-grams of a text. All words of a shorter text are one shingle."""
     units = words(text)
     if len(units) < n:
         return [tuple(units)] if units else []
@@ -58,5 +70,8 @@ def shingles(text: str, n: int = 5) -> list[tuple[str, ...]]:
 
 
 def jaccard(a: str, b: str, n: int = 5) -> float:
-    left, right = shingle_set(a, n), shingle_set(b, n)
-    return len(left & right) / len(left | right) if left | right else 0.0
+    """Return the Jaccard similarity of the shingles of two texts."""
+    left = shingle_set(a, n)
+    right = shingle_set(b, n)
+    union = left | right
+    return len(left & right) / len(union) if union else 0.0

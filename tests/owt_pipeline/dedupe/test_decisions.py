@@ -1,4 +1,4 @@
-"""The steps of dedupe as functions: buckets, components, decisions."""
+"""The steps of dedupe as functions: buckets, components and decisions."""
 
 from __future__ import annotations
 
@@ -26,66 +26,72 @@ from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_
 
 NODES = 1001
 EDGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=80)
+GRID = []
+for row in range(29):
+    for column in range(29):
+        node = 30 * row + column
+        GRID += [(node, node + 1), (node, node + 30)]
 LONG = {
-    "chain": [(i, i + 1) for i in range(1000)],
-    "star": [(500, i) for i in range(1001)],
-    "grid": [
-        (x * 30 + y, x * 30 + y + step) for x in range(29) for y in range(29) for step in (1, 30)
-    ],
+    "chain": [(node, node + 1) for node in range(1000)],
+    "star": [(500, node) for node in range(1001)],
+    "grid": GRID,
 }
 
 
-def joined(edges: Sequence[tuple[int, int]]) -> bool:
-    """Whether the forest joins these edges as following them does: each node has its component's
-    lowest as root."""
-    label = list(range(NODES))
-    before: list[int] = []
-    while label != before:
-        before = list(label)
-        for a, b in edges:
-            label[a] = label[b] = min(label[a], label[b])
+def joins_like_labels(edges: Sequence[tuple[int, int]]) -> bool:
+    """Return whether the forest finds the components that spreading labels finds.
+
+    The root of a node is the lowest node of its component.
+    """
+    labels = list(range(NODES))
+    previous_labels: list[int] = []
+    while labels != previous_labels:
+        previous_labels = list(labels)
+        for left, right in edges:
+            lowest = min(labels[left], labels[right])
+            labels[left] = lowest
+            labels[right] = lowest
     forest = Forest(NODES)
     forest.join(*np.array(edges, np.uint32).reshape(-1, 2).T)
-    return forest.roots(np.arange(NODES)).tolist() == label
+    return forest.roots(np.arange(NODES)).tolist() == labels
 
 
 @given(EDGES)
 def test_components_of_random_graphs(edges: list[tuple[int, int]]) -> None:
-    assert joined(edges)
+    assert joins_like_labels(edges)
 
 
 @pytest.mark.parametrize("shape", LONG)
 @pytest.mark.parametrize("chunk", [7, 1 << 16])
 def test_components_of_long_graphs(shape: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(components, "_CHUNK_EDGES", chunk)
-    assert joined(random.Random(0).sample(LONG[shape], len(LONG[shape])))
+    assert joins_like_labels(random.Random(0).sample(LONG[shape], len(LONG[shape])))
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.permutations(range(40)), st.booleans())
 def test_star_edges_join_exactly_the_documents_of_a_bucket(
-    buckets: list[int], order: list[int], wide: bool
+    buckets: list[int], order: list[int], has_128_bits: bool
 ) -> None:
-    """With hashes of 64 bits, and of 128 bits whose halves alone do not suffice."""
+    """The hashes have 64 bits, or 128 bits whose halves are both needed."""
     documents = np.array(order[: len(buckets)], np.uint32)
-    high, low = np.array([divmod(bucket, 3) for bucket in buckets], np.uint64).reshape(-1, 2).T
-    others, least = star_edges(
-        high if wide else np.array(buckets, np.uint64), documents, low if wide else None
-    )
-    of_bucket: dict[int, list[int]] = {}
+    if has_128_bits:
+        halves = np.array([divmod(bucket, 3) for bucket in buckets], np.uint64).reshape(-1, 2)
+        ends, centers = star_edges(halves[:, 0], documents, halves[:, 1])
+    else:
+        ends, centers = star_edges(np.array(buckets, np.uint64), documents, None)
+    members_by_bucket: dict[int, list[int]] = {}
     for bucket, document in zip(buckets, documents.tolist(), strict=True):
-        of_bucket.setdefault(bucket, []).append(document)
-    expected = {
-        (one, min(members))
-        for members in of_bucket.values()
-        for one in members
-        if one != min(members)
-    }
-    assert set(zip(others.tolist(), least.tolist(), strict=True)) == expected
-    assert len(others) == len(expected)
+        members_by_bucket.setdefault(bucket, []).append(document)
+    expected = set()
+    for members in members_by_bucket.values():
+        lowest = min(members)
+        expected |= {(member, lowest) for member in members if member != lowest}
+    assert set(zip(ends.tolist(), centers.tolist(), strict=True)) == expected
+    assert len(ends) == len(expected)
 
 
 def candidates(sets: Sequence[frozenset[int]], bands: Sequence[Sequence[int]]) -> pa.Table:
-    """Documents in order of precedence, numbered consecutively."""
+    """Return documents in their order of precedence, numbered consecutively."""
     numbered = dict.fromkeys(("text", "document", "url_id", "precedence"), range(len(sets)))
     hashed = [np.sort(mix(np.array(list(shingles), np.uint64))) for shingles in sets]
     columns = {
@@ -102,31 +108,35 @@ def candidates(sets: Sequence[frozenset[int]], bands: Sequence[Sequence[int]]) -
 def decided(
     rows: pa.Table, threshold: float, generations: Sequence[int] = (0,)
 ) -> dict[int, tuple[int, float]]:
-    """removed document -> (kept document, similarity)"""
-    found, _ = decide(rows, np.array(generations), threshold)
-    document = rows["document"].to_numpy()
-    pairs = zip(
-        document[found.removed].tolist(),
-        document[found.kept].tolist(),
-        found.similarity.tolist(),
-        strict=True,
-    )
-    return {gone: (kept, similarity) for gone, kept, similarity in pairs}
+    """Return the kept document and the similarity of each removed document."""
+    removals, _ = decide(rows, np.array(generations), threshold)
+    documents = rows["document"].to_numpy()
+    removed = documents[removals.removed].tolist()
+    kept_documents = documents[removals.kept].tolist()
+    similarities = removals.similarity.tolist()
+    return dict(zip(removed, zip(kept_documents, similarities, strict=True), strict=True))
 
 
-def plainly(
+def decided_plainly(
     sets: Sequence[frozenset[int]], bands: Sequence[Sequence[int]], threshold: float
 ) -> dict[int, tuple[int, float]]:
-    """The same by comparing each document with all kept ones before it that share a band."""
-    gone: dict[int, tuple[int, float]] = {}
-    for i, mine in enumerate(sets):
-        rivals = [j for j in range(i) if j not in gone and set(bands[i]) & set(bands[j])]
-        similarities = {j: len(mine & sets[j]) / len(mine | sets[j]) for j in rivals}
-        if similarities and max(similarities.values()) >= threshold:
-            gone[i] = next(
-                (j, s) for j, s in similarities.items() if s == max(similarities.values())
-            )
-    return gone
+    """Return the same by comparing each document with all earlier kept ones that share a band."""
+    match_by_removed: dict[int, tuple[int, float]] = {}
+    for document, shingles_of_document in enumerate(sets):
+        best_match = None
+        best_similarity = 0.0
+        for earlier in range(document):
+            if earlier in match_by_removed or not set(bands[document]) & set(bands[earlier]):
+                continue
+            num_shared = len(shingles_of_document & sets[earlier])
+            similarity = num_shared / len(shingles_of_document | sets[earlier])
+            # Of several equal matches, the first is kept.
+            if best_match is None or similarity > best_similarity:
+                best_match = earlier
+                best_similarity = similarity
+        if best_match is not None and best_similarity >= threshold:
+            match_by_removed[document] = (best_match, best_similarity)
+    return match_by_removed
 
 
 SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_size=1, max_size=14)
@@ -136,15 +146,20 @@ SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_
 def test_decisions_equal_comparing_all_that_share_a_band(
     sets: list[frozenset[int]], threshold: float, data: st.DataObject
 ) -> None:
-    bands = data.draw(
-        st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=len(sets), max_size=len(sets))
-    )
-    found, expected = decided(candidates(sets, bands), threshold), plainly(sets, bands, threshold)
-    assert found.keys() == expected.keys()
-    for gone, (kept, similarity) in found.items():
-        assert similarity == pytest.approx(expected[gone][1])
-        assert kept not in found
-        assert set(bands[kept]) & set(bands[gone])
+    bands = data.draw(bands_of(len(sets)))
+    decisions = decided(candidates(sets, bands), threshold)
+    expected = decided_plainly(sets, bands, threshold)
+    assert decisions.keys() == expected.keys()
+    for document, (kept_document, similarity) in decisions.items():
+        assert similarity == pytest.approx(expected[document][1])
+        assert kept_document not in decisions
+        assert set(bands[kept_document]) & set(bands[document])
+
+
+def bands_of(num_documents: int) -> st.SearchStrategy[list[tuple[int, ...]]]:
+    """Return a strategy for two bands of each document."""
+    two_bands = st.tuples(st.integers(0, 3), st.integers(0, 3))
+    return st.lists(two_bands, min_size=num_documents, max_size=num_documents)
 
 
 @settings(deadline=None)
@@ -152,31 +167,38 @@ def test_decisions_equal_comparing_all_that_share_a_band(
 def test_a_later_generation_changes_no_decision(
     sets: list[frozenset[int]], data: st.DataObject
 ) -> None:
-    bands = data.draw(
-        st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=len(sets), max_size=len(sets))
-    )
+    bands = data.draw(bands_of(len(sets)))
     precedence = data.draw(st.permutations(range(len(sets))))
-    first = data.draw(st.integers(0, len(sets)))
+    num_first = data.draw(st.integers(0, len(sets)))
     rows = candidates(sets, bands).set_column(4, "precedence", pa.array(precedence, pa.int64()))
-    alone, together = decided(rows.slice(0, first), 0.5), decided(rows, 0.5, [0, first])
-    assert {gone: kept for gone, kept in together.items() if gone < first} == alone
+    first_decisions = decided(rows.slice(0, num_first), 0.5)
+    all_decisions = decided(rows, 0.5, [0, num_first])
+    of_first = {
+        document: match for document, match in all_decisions.items() if document < num_first
+    }
+    assert of_first == first_decisions
 
 
 @given(st.frozensets(st.integers(0, 30)), st.frozensets(st.integers(0, 30)), st.floats(0, 1))
 def test_similarity_is_jaccards_and_contained_is_a_share(
-    one: frozenset[int], other: frozenset[int], threshold: float
+    left: frozenset[int], right: frozenset[int], threshold: float
 ) -> None:
-    found = compare(*(np.array(sorted(items), np.uint64) for items in (one, other)), threshold)
-    both = len(one & other)
-    expected = (both / len(one | other), both / len(one)) if one and other else (0.0, 0.0)
-    assert found in (expected, (0.0, 0.0))
-    assert found == expected or expected[0] < threshold
+    left_array = np.array(sorted(left), np.uint64)
+    right_array = np.array(sorted(right), np.uint64)
+    result = compare(left_array, right_array, threshold)
+    expected = (0.0, 0.0)
+    if left and right:
+        num_shared = len(left & right)
+        expected = (num_shared / len(left | right), num_shared / len(left))
+    # Below the threshold, the comparison may end early.
+    assert result in (expected, (0.0, 0.0))
+    assert result == expected or expected[0] < threshold
 
 
 def test_decisions_do_not_depend_on_ranges_groups_or_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many ranges and groups, and small chunks, as on a large corpus."""
+    """There are many ranges and groups, and small chunks, as on a large corpus."""
     texts = corpus_with_copies(seed=11, documents=150)
     write_clean(tmp_path / "at once", texts)
     at_once = dedupe(tmp_path / "at once")[1]
@@ -195,14 +217,14 @@ def test_decisions_do_not_depend_on_ranges_groups_or_chunks(
 def test_a_large_cluster_compares_128_and_the_run_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of 200 documents that share a band, the last is a copy of the one that shares most."""
+    """Of 200 documents with a common band, the last is a copy of the one that shares most bands."""
     common = frozenset(range(80))
     sets = [common | frozenset(range(100 + 20 * i, 120 + 20 * i)) for i in range(200)]
     bands = [(0, i + 1) for i in range(200)]
     rows = candidates([*sets, sets[50] | {99}], [*bands, (0, 51)])
-    found, counts = decide(rows, np.array([0]), 0.8)
-    assert found.removed.tolist() == [200]
-    assert found.kept.tolist() == [50]
+    removals, counts = decide(rows, np.array([0]), 0.8)
+    assert removals.removed.tolist() == [200]
+    assert removals.kept.tolist() == [50]
     assert counts["capped"] == 200 - MAX_COMPARISONS
     monkeypatch.setattr(decisions, "MAX_COMPARISONS", 2)
     shared = [f"w{i}" for i in range(150)]

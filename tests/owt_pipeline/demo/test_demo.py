@@ -16,11 +16,10 @@ from schemas import Reason
 
 pytestmark = pytest.mark.slow
 
-EXPECTED = [
-    line.split("\t") for line in Path(__file__).with_name("expected.tsv").read_text().splitlines()
-]
-"""Of each link: its URL; the reasons it may be rejected for, none for a document of the corpus;
-and its cluster of duplicates, of which one is kept."""
+# Each link has its URL, the reasons for which it may be rejected (none for a document of the
+# corpus), and its cluster of duplicates. One link of a cluster is kept.
+EXPECTED_LINES = Path(__file__).with_name("expected.tsv").read_text().splitlines()
+EXPECTED = [line.split("\t") for line in EXPECTED_LINES]
 KEPT = "kept"
 
 
@@ -33,22 +32,23 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcomes(workdir: Storage) -> dict[str, str]:
-    """For each URL of the run: KEPT, or the reason it was rejected for."""
-    found: dict[str, str] = {}
+    """Return the outcome of each URL: KEPT, or the reason for its rejection."""
+    outcome_by_url: dict[str, str] = {}
     for name in ("urls", "pages", "documents", "clean", "corpus", "tokens"):
-        for row in (
-            DatasetReader.open(workdir, name)
-            .table(kind="rejects", columns=["url", "reason"])
-            .to_pylist()
-        ):
+        dataset = DatasetReader.open(workdir, name)
+        rejects = dataset.table(kind="rejects", columns=["url", "reason"])
+        for row in rejects.to_pylist():
+            # Another link with the same URL may be kept.
             if row["url"] and row["reason"] not in (Reason.REPEATED_URL, Reason.SEEN_BEFORE):
-                found[row["url"]] = row["reason"]
-    for url in DatasetReader.open(workdir, "corpus").table(columns=["url"])["url"].to_pylist():
-        found.setdefault(url, KEPT)
-    return found
+                outcome_by_url[row["url"]] = row["reason"]
+    corpus = DatasetReader.open(workdir, "corpus").table(columns=["url"])
+    for url in corpus["url"].to_pylist():
+        outcome_by_url.setdefault(url, KEPT)
+    return outcome_by_url
 
 
 def canonical(url: str) -> str:
+    """Return the canonical form of a URL, or a bad URL as it is."""
     try:
         return canonical_url(url)
     except BadURL:
@@ -56,26 +56,25 @@ def canonical(url: str) -> str:
 
 
 def test_every_link_ends_as_expected(finished: Path) -> None:
-    found = outcomes(Storage(str(finished)))
+    outcome_by_url = outcomes(Storage(str(finished)))
     clusters: dict[str, list[str]] = defaultdict(list)
     for url, reasons, cluster in EXPECTED:
-        outcome = found.get(canonical(url), "nowhere in the run")
+        outcome = outcome_by_url.get(canonical(url), "nowhere in the run")
         allowed = [KEPT] * (not reasons or bool(cluster)) + reasons.split(",")
         assert outcome in allowed, url
         if cluster:
             clusters[cluster].append(outcome)
     assert [cluster for cluster, members in clusters.items() if members.count(KEPT) != 1] == []
-    assert Counter(found.values())[KEPT] >= 150
+    assert Counter(outcome_by_url.values())[KEPT] >= 150
 
 
 def test_the_run_verifies(finished: Path) -> None:
-    assert [
-        problem for finding in verify(Storage(str(finished))) for problem in finding.problems
-    ] == []
+    for finding in verify(Storage(str(finished))):
+        assert finding.problems == []
 
 
-def test_the_demo_goes_on_in_its_folder(finished: Path) -> None:
-    """With another port of the server, which shapes no byte."""
-    before = (finished / "run-log.jsonl").read_bytes()
+def test_a_second_demo_in_the_same_folder_makes_nothing(finished: Path) -> None:
+    """The server has another port, which shapes no bytes."""
+    log_before = (finished / "run-log.jsonl").read_bytes()
     assert run_stages(finished, workers=2) == 0
-    assert (finished / "run-log.jsonl").read_bytes() == before
+    assert (finished / "run-log.jsonl").read_bytes() == log_before

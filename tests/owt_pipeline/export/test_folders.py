@@ -29,6 +29,7 @@ PARQUET = [name for name, dataset in DATASETS.items() if dataset.format == "parq
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The package datasets uses no network, and a cache of the test."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
@@ -73,25 +74,24 @@ def test_arrow_readers_open_the_tokens_as_a_folder(small_run: Path) -> None:
 
 
 def blocks_of(page: str) -> dict[str, str]:
-    """The Python of a page by its section and number."""
+    """Return the Python blocks of a page by their section and number."""
     text = (REPOSITORY / "docs/how-to" / page).read_text()
-    return {
-        f"{heading}, {number}": code
-        for heading, body in re.findall(
-            r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
-        )
-        for number, code in enumerate(
-            re.findall(r"^```python\n(.*?)^```$", body, re.MULTILINE | re.DOTALL), 1
-        )
-    }
+    section = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    block = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    code_by_name = {}
+    for heading, body in section.findall(text):
+        for number, code in enumerate(block.findall(body), 1):
+            code_by_name[f"{heading}, {number}"] = code
+    return code_by_name
 
 
 def texts_of(run: Path) -> list[list[str]]:
-    """The texts of each file of the corpus."""
+    """Return the texts of each file of the corpus."""
     return [pq.read_table(file)["text"].to_pylist() for file in sorted((run / "corpus").iterdir())]
 
 
-OPENING, COMING = blocks_of("opening-tokens.md"), blocks_of("coming-from.md")
+OPENING = blocks_of("opening-tokens.md")
+COMING = blocks_of("coming-from.md")
 READS: dict[str, Callable[[dict[str, Any], Path], bool]] = {
     "nanochat, 1": lambda names, run: names["texts"] == [*itertools.chain(*texts_of(run)[:-1])],
     "nanoGPT, 1": lambda names, run: (
@@ -118,21 +118,20 @@ def test_the_guides_to_reading_a_result_work_as_written(
 
 
 def test_the_ranks_of_nanochat_share_each_file(tmp_path: Path) -> None:
-    """Each of eight ranks has row groups of every file, and together they read each document
-    once."""
+    """Each of eight ranks has row groups of every file. Together they read each document once."""
     rng = random.Random(1)
+    # These are 10 MB of text, so that the file has many row groups.
     rows = [
-        {"url_id": i, "text": rng.randbytes(2000).hex(), "n_words": 1} for i in range(2500)
-    ]  # 10 MB
+        {"url_id": number, "text": rng.randbytes(2000).hex(), "n_words": 1}
+        for number in range(2500)
+    ]
     publish_rows(Storage(str(tmp_path)), "corpus", rows)
     (file,) = map(pq.ParquetFile, (tmp_path / "corpus").iterdir())
-    of_ranks = [
-        [
-            id
-            for group in range(rank, file.num_row_groups, 8)
-            for id in file.read_row_group(group)["url_id"].to_pylist()
-        ]
-        for rank in range(8)
-    ]
-    assert all(of_ranks)
-    assert sorted(id for ids in of_ranks for id in ids) == list(range(2500))
+    all_ids = []
+    for rank in range(8):
+        ids_of_rank = []
+        for group in range(rank, file.num_row_groups, 8):
+            ids_of_rank += file.read_row_group(group)["url_id"].to_pylist()
+        assert ids_of_rank
+        all_ids += ids_of_rank
+    assert sorted(all_ids) == list(range(2500))

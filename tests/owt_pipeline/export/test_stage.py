@@ -1,5 +1,7 @@
-"""export: the clean documents without those removed by decisions, each of which has a reject
-row."""
+"""export writes the clean documents without those that decisions remove.
+
+Each removed document has a reject.
+"""
 
 from __future__ import annotations
 
@@ -26,45 +28,45 @@ from schemas.manifest import Counts, Manifest
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, prose, url_id, write_clean
 from tests.owt_pipeline.runs import ask_owt, ask_stage, manifest_of
 
+# A run up to dedupe, and its decisions.
 Decided = tuple[Path, list[dict[str, Any]]]
-"""A run up to dedupe, and its decisions."""
 DECIDED = ("corpus", "duplicates")
 
 
 def export(workdir: Path, **options: Any) -> tuple[Manifest, DatasetReader]:
+    """Run export; return its manifest and a reader of the corpus."""
     manifest, _ = run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir))))
     return manifest, DatasetReader(Storage(str(workdir)), manifest)
 
 
 def rejects_of(run: Path) -> list[dict[str, Any]]:
+    """Return the rejects of export."""
     return DatasetReader.open(Storage(str(run)), "corpus").table(kind="rejects").to_pylist()
 
 
 @pytest.fixture
 def decided(tmp_path: Path) -> Decided:
+    """A run up to dedupe, and its decisions."""
     write_clean(tmp_path, corpus_with_copies(seed=8), 3)
     return tmp_path, dedupe(tmp_path)[1]
 
 
-def test_corpus_is_clean_without_duplicates(
-    decided: Decided,
-) -> None:
+def test_corpus_is_clean_without_duplicates(decided: Decided) -> None:
     workdir, decisions = decided
     manifest, corpus = export(workdir)
     clean = DatasetReader.open(Storage(str(workdir)), "clean")
-    gone = {row["url_id"]: row for row in decisions}
+    decision_by_id = {row["url_id"]: row for row in decisions}
     for shard in range(3):
         rows = clean.table(shard).to_pylist()
-        stay = [row for row in corpus.table(shard).to_pylist() if row.pop("copies")]
-        assert stay == [row for row in rows if row["url_id"] not in gone]
-    assert manifest.counts.left == manifest.counts.entered - len(gone)
-    assert {row["url_id"]: (row["reason"], row["detail"]) for row in rejects_of(workdir)} == {
-        id: (
-            f"{row['rule']}_duplicate",
-            f"kept {row['kept_url_id']} similarity {row['similarity']:.4f}",
-        )
-        for id, row in gone.items()
-    }
+        kept_rows = [row for row in corpus.table(shard).to_pylist() if row.pop("copies")]
+        assert kept_rows == [row for row in rows if row["url_id"] not in decision_by_id]
+    assert manifest.counts.left == manifest.counts.entered - len(decisions)
+    rejects = {row["url_id"]: (row["reason"], row["detail"]) for row in rejects_of(workdir)}
+    assert rejects.keys() == decision_by_id.keys()
+    for url_id_of_reject, (reason, detail) in rejects.items():
+        row = decision_by_id[url_id_of_reject]
+        assert reason == f"{row['rule']}_duplicate"
+        assert detail == f"kept {row['kept_url_id']} similarity {row['similarity']:.4f}"
     assert all(row["url"].startswith("http://host-") for row in rejects_of(workdir))
 
 
@@ -87,27 +89,28 @@ def test_another_policy_exports_again_from_the_same_decisions(
 ) -> None:
     workdir, decisions = decided
     export(workdir)
-    before = read_manifest(Storage(str(workdir)), "duplicates")
+    manifest_before = read_manifest(Storage(str(workdir)), "duplicates")
     manifest, corpus = export(workdir, **options)
-    gone = {row["url_id"] for row in rejects_of(workdir)}
-    assert gone == {row["url_id"] for row in decisions if applies(row)}
-    others = Counter(row["kept_url_id"] for row in decisions if applies(row))
-    assert {
-        row["url_id"]: row["copies"] - 1 for row in corpus.table().to_pylist() if row["copies"] > 1
-    } == others
-    assert manifest.counts.left == manifest.counts.entered - len(gone)
-    assert read_manifest(Storage(str(workdir)), "duplicates") == before
+    applied = [row for row in decisions if applies(row)]
+    removed_ids = {row["url_id"] for row in rejects_of(workdir)}
+    assert removed_ids == {row["url_id"] for row in applied}
+    num_removed = {row["url_id"]: row["copies"] - 1 for row in corpus.table().to_pylist()}
+    num_removed = {key: number for key, number in num_removed.items() if number > 0}
+    assert num_removed == Counter(row["kept_url_id"] for row in applied)
+    assert manifest.counts.left == manifest.counts.entered - len(removed_ids)
+    assert read_manifest(Storage(str(workdir)), "duplicates") == manifest_before
 
 
 def documents_of(run: Path) -> dict[str, dict[str, Any]]:
-    """The documents of a run's corpus by the last part of their URLs."""
+    """Return the documents of a run's corpus by the last part of their URLs."""
     rows = DatasetReader.open(Storage(str(run)), "corpus").table().to_pylist()
     return {row["url"].rpartition("/")[2]: row for row in rows}
 
 
 def imported(folder: Path, texts: dict[str, str], *flags: object) -> Path:
-    """A run up to dedupe of texts by the last part of their URLs."""
-    run, file = folder / "run", folder / f"{'-'.join(texts)}.jsonl"
+    """Run the stages up to dedupe over texts, which are given by the last part of their URLs."""
+    run = folder / "run"
+    file = folder / f"{'-'.join(texts)}.jsonl"
     rows = [
         {"url": f"https://{name}.example.org/{name}", "text": text} for name, text in texts.items()
     ]
@@ -117,11 +120,11 @@ def imported(folder: Path, texts: dict[str, str], *flags: object) -> Path:
     return run
 
 
-def test_a_later_generation_changes_no_byte_of_earlier_ones(
-    tmp_path: Path,
-) -> None:
-    """Each counts its own: what repeats a document of an earlier generation is in `duplicates/`
-    alone."""
+def test_a_later_generation_changes_no_byte_of_earlier_ones(tmp_path: Path) -> None:
+    """A generation counts the copies in it.
+
+    A document that repeats one of an earlier generation is only in `duplicates/`.
+    """
     words = prose(random.Random(3), 300)
     first = {"longest": words, "same": words[:-1], "alone": words[::2]}
     second = {"again": words[:-2], "new": words[::-1], "newer": words[::-1][:-1]}
@@ -129,54 +132,44 @@ def test_a_later_generation_changes_no_byte_of_earlier_ones(
     for name, batches in (("one", [first]), ("grown", [first, second])):
         (tmp_path / name).mkdir()
         for batch in batches:
-            texts = {key: " ".join(some) for key, some in batch.items()}
-            runs.append(imported(tmp_path / name, texts, *(["--add"] if batch is second else [])))
+            texts = {key: " ".join(words_of_text) for key, words_of_text in batch.items()}
+            flags = ["--add"] if batch is second else []
+            runs.append(imported(tmp_path / name, texts, *flags))
             ask_owt("run", runs[-1], "--until", "export")
-    one, grown = runs[0], runs[-1]
-    assert {key: row["copies"] for key, row in documents_of(one).items()} == {
-        "longest": 2,
-        "alone": 1,
-    }
-    found = {key: row["copies"] for key, row in documents_of(grown).items()}
-    assert found == {"longest": 2, "alone": 1, "new": 2}
-    files = {
-        path.relative_to(one): path.read_bytes()
-        for name in DECIDED
-        for path in (one / name).iterdir()
-    }
-    assert len(files) == 4
-    assert files == {name: (grown / name).read_bytes() for name in files}
+    run = runs[0]
+    grown = runs[-1]
+    copies = {key: row["copies"] for key, row in documents_of(run).items()}
+    assert copies == {"longest": 2, "alone": 1}
+    copies = {key: row["copies"] for key, row in documents_of(grown).items()}
+    assert copies == {"longest": 2, "alone": 1, "new": 2}
+    paths = [path for name in DECIDED for path in (run / name).iterdir()]
+    assert len(paths) == 4
+    for path in paths:
+        assert path.read_bytes() == (grown / path.relative_to(run)).read_bytes()
 
 
 def test_a_takedown_changes_no_row_of_another_document(tmp_path: Path) -> None:
-    """The copies of a document are a fact about the web, and only the shards with what goes are
-    written again."""
+    """The number of copies stays, and only the shards of the document are rewritten."""
     words = prose(random.Random(4), 300)
     texts = {"kept": words, "copy": words[:-1], "alone": words[::2]}
-    run = imported(tmp_path, {key: " ".join(some) for key, some in texts.items()})
+    run = imported(tmp_path, {key: " ".join(text) for key, text in texts.items()})
     ask_owt("run", run, "--until", "export")
-    before = documents_of(run)
-    assert before["kept"]["copies"] == 2
+    documents_before = documents_of(run)
+    assert documents_before["kept"]["copies"] == 2
     (tmp_path / "list.txt").write_text("copy.example.org")
     ask_owt("forget", run, tmp_path / "list.txt")
-    assert documents_of(run) == before
+    assert documents_of(run) == documents_before
     assert [row["reason"] for row in rejects_of(run)] == ["forgotten"]
     (tmp_path / "list.txt").write_text("https://copy.example.org/copy")
     ask_owt("forget", run, tmp_path / "list.txt")
-    assert documents_of(run) == {"alone": before["alone"]}
+    assert documents_of(run) == {"alone": documents_before["alone"]}
 
 
-def test_only_documents_under_the_licences_asked_for_are_kept(tmp_path: Path) -> None:
-    run, licenses = (
-        tmp_path / "run",
-        ["CC-BY-4.0", "cc-by-4.0", "CC-BY-NC-4.0", "CC0-1.0", "All of it is ours", None],
-    )
-    write_clean(
-        run,
-        [" ".join(prose(random.Random(i), 50)) for i in range(len(licenses))],
-        2,
-        license=licenses,
-    )
+def test_only_documents_under_the_chosen_licences_are_kept(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    licenses = ["CC-BY-4.0", "cc-by-4.0", "CC-BY-NC-4.0", "CC0-1.0", "All of it is ours", None]
+    texts = [" ".join(prose(random.Random(seed), 50)) for seed in range(len(licenses))]
+    write_clean(run, texts, 2, license=licenses)
     dedupe(run)
     ask_stage("export", run, "--licenses", "CC-BY-4.0", "CC0-1.0")
     assert set(documents_of(run)) == {"0", "1", "3"}
@@ -186,9 +179,8 @@ def test_only_documents_under_the_licences_asked_for_are_kept(tmp_path: Path) ->
     }
     assert "rejected by export: license" in ask_owt("why", run, url_id(2))
     assert "no problems found" in ask_owt("verify", run)
-    error = ask_stage(
-        "export", run, "--licenses", "https://creativecommons.org/licenses/by/4.0/", code=2
-    )
+    url_of_license = "https://creativecommons.org/licenses/by/4.0/"
+    error = ask_stage("export", run, "--licenses", url_of_license, code=2)
     assert "is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0" in error
     ask_stage("export", run)
     assert len(documents_of(run)) == len(licenses)
@@ -201,10 +193,9 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
     assert read.data.license == "other"
     assert read.data.language == ["en"]
     assert read.data.size_categories == ["n<1K"]
-    ((documents, words, characters, size),) = duckdb.sql(
-        f"select count(*), sum(n_words), sum(length(text)), sum(strlen(text)) from "
-        f"'{small_run}/corpus/part-*.parquet'"
-    ).fetchall()
+    sums = "count(*), sum(n_words), sum(length(text)), sum(strlen(text))"
+    query = f"select {sums} from '{small_run}/corpus/part-*.parquet'"
+    ((documents, words, characters, size),) = duckdb.sql(query).fetchall()
     for name, count in (("documents", documents), ("words", words), ("characters", characters)):
         assert f"| {name} | {count:,} |" in text
     assert f"| bytes of text (UTF-8) | {size:,} |" in text
@@ -219,14 +210,15 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
 
 
 def test_a_card_names_reddit_and_languages_only_where_true(small_run: Path) -> None:
-    urls, documents = (manifest_of(small_run, name) for name in ("urls", "documents"))
-    reddit = card({"urls": urls}, Counts(), {}, {}, 0, 1)
-    own = card({"documents": replace(documents, stage="import")}, Counts(), {}, {}, 0, 1)
-    assert "linked on Reddit" in reddit
-    assert "webtext" in reddit
-    assert "Reddit" not in own.partition("## Fields")[0]
-    assert "webtext" not in own
-    assert "texts imported from files" in own
-    empty = card({}, Counts(), {}, {}, 0, 1)
-    assert "| documents | 0 |" in empty
-    assert "language:" not in empty
+    urls = manifest_of(small_run, "urls")
+    documents = manifest_of(small_run, "documents")
+    reddit_card = card({"urls": urls}, Counts(), {}, {}, 0, 1)
+    imported_card = card({"documents": replace(documents, stage="import")}, Counts(), {}, {}, 0, 1)
+    assert "linked on Reddit" in reddit_card
+    assert "webtext" in reddit_card
+    assert "Reddit" not in imported_card.partition("## Fields")[0]
+    assert "webtext" not in imported_card
+    assert "texts imported from files" in imported_card
+    empty_card = card({}, Counts(), {}, {}, 0, 1)
+    assert "| documents | 0 |" in empty_card
+    assert "language:" not in empty_card

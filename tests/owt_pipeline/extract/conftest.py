@@ -1,4 +1,4 @@
-"""A `pages/` dataset as the fetch stage writes it, from pages given as bytes."""
+"""Write a `pages/` dataset as the fetch stage does, from pages given as bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, PLACES
 from tests.owt_pipeline.making import write_dataset
 
-FETCHED_AT = 1_767_225_600  # 2026-01-01
+# This is 2026-01-01.
+FETCHED_AT = 1_767_225_600
 
+# The body and the content type of a page by its URL.
 Pages = Mapping[str, tuple[bytes, str]]
-"""URL → (body, content type)."""
 
 
 def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
@@ -27,34 +28,37 @@ def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
     items = list(pages.items())
 
     def write(shard: int, writer: ShardWriter) -> None:
-        segment, records, rows, places = f"warc/part-{shard:05d}/made.warc.gz", b"", [], []
+        segment = f"warc/part-{shard:05d}/made.warc.gz"
+        records = b""
+        rows = []
+        places = []
         for url, (body, content_type) in items[shard::num_shards]:
-            record = response_record(
-                url, FETCHED_AT, "HTTP/1.1 200 OK", [("Content-Type", content_type)], body
-            )
-            about = {
-                "url_id": xxhash.xxh3_64_intdigest(url.encode()),
+            headers = [("Content-Type", content_type)]
+            record = response_record(url, FETCHED_AT, "HTTP/1.1 200 OK", headers, body)
+            url_id = xxhash.xxh3_64_intdigest(url.encode())
+            row = {
+                "url_id": url_id,
                 "url": url,
                 "final_url": url,
                 "source": "archive",
-            }
-            of_body = {
                 "content_type": content_type,
                 "body_bytes": len(body),
                 "payload_digest": payload_digest(body),
+                "score": 3,
+                "created_utc": 1,
+                "subreddits": ["a", "b"],
+                "status": 200,
+                "fetched_at": FETCHED_AT,
+                "fetch_ms": 0,
             }
-            sent = {"score": 3, "created_utc": 1, "subreddits": ["a", "b"]}
-            rows.append(
-                about | of_body | sent | {"status": 200, "fetched_at": FETCHED_AT, "fetch_ms": 0}
-            )
-            places.append(
-                {
-                    "url_id": about["url_id"],
-                    "segment": segment,
-                    "offset": len(records),
-                    "length": len(record),
-                }
-            )
+            place = {
+                "url_id": url_id,
+                "segment": segment,
+                "offset": len(records),
+                "length": len(record),
+            }
+            rows.append(row)
+            places.append(place)
             records += record
         Storage(str(workdir)).write(segment, records)
         pq.write_table(pa.Table.from_pylist(places, PLACES), writer.open_file(".parquet", "places"))
@@ -66,6 +70,7 @@ def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
 
 @pytest.fixture(scope="session")
 def pages_writer() -> Callable[..., None]:
+    """The function `write_pages`."""
     return write_pages
 
 

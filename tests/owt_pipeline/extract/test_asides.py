@@ -1,4 +1,4 @@
-"""What stands within an article and is not its text, whatever the model says of it."""
+"""Asides within an article do not belong to its text, whatever the model decides about them."""
 
 from __future__ import annotations
 

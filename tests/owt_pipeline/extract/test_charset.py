@@ -1,4 +1,4 @@
-"""The charset of a page whose header, markup and content disagree."""
+"""A page whose header, markup and content disagree is decoded by the right charset."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from owt_pipeline.stages.extract.charset import decode, lookup
 GERMAN = "Größe und Übermut tun selten gut, sagte der Bär. “Naïve” façade, 5 €. "
 RUSSIAN = "Съешь же ещё этих мягких французских булок да выпей чаю. " * 5
 JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 5
-FEW = "It’s a café. " + "Plain text. " * 3
+ALMOST_ASCII = "It’s a café. " + "Plain text. " * 3
 META = "<meta charset={}>".format
 
 
 def page(text: str, charset: str, meta: str = "") -> bytes:
+    """Return a page in a charset."""
     return f"<html><head>{meta}</head><body><p>{text}</p></body></html>".encode(charset)
 
 
@@ -33,7 +34,7 @@ def page(text: str, charset: str, meta: str = "") -> bytes:
         (GERMAN, "utf-8-sig", META("windows-1251"), "iso-8859-1", "utf-8"),
         (GERMAN, "utf-16", META("windows-1251"), "iso-8859-1", "utf-16-le"),
         (GERMAN, "utf-8", META("windows-1252"), "iso-8859-1", "utf-8"),
-        # The header, but for a server's default; then the markup.
+        # The header decides, unless it has a server's default. Then the markup decides.
         (RUSSIAN, "koi8-r", META("windows-1251"), "koi8-r", "koi8-r"),
         (RUSSIAN, "cp1251", META("windows-1251"), None, "cp1251"),
         (RUSSIAN, "cp1251", "<META CHARSET='windows-1251'/>", None, "cp1251"),
@@ -51,7 +52,7 @@ def page(text: str, charset: str, meta: str = "") -> bytes:
         (GERMAN, "cp1252", META("utf-8"), "ISO8859-1", "cp1252"),
         (GERMAN, "cp1252", "", "ISO-8859-1", "cp1252"),
         (JAPANESE, "cp932", META("X-SJIS"), "iso-8859-6-i", "cp932"),
-        # A declared charset that does not decode is none.
+        # A declared charset that does not decode does not count.
         (RUSSIAN, "cp1251", "", "utf-8", "cp1251"),
         (JAPANESE, "cp932", "", "utf-8", "cp932"),
         (GERMAN * 20, "cp1252", "", None, "cp1252"),
@@ -59,8 +60,8 @@ def page(text: str, charset: str, meta: str = "") -> bytes:
         (JAPANESE, "iso2022_jp", "", "utf-8", "iso2022_jp"),
         (JAPANESE, "iso2022_jp", META("utf-8"), "shift_jis", "iso2022_jp"),
         (JAPANESE, "iso2022_jp", META("iso-2022-jp"), None, "iso2022_jp"),
-        (FEW, "cp1252", META("utf-8"), None, "cp1252"),
-        (FEW, "cp1252", META("utf-8"), "utf-8", "cp1252"),
+        (ALMOST_ASCII, "cp1252", META("utf-8"), None, "cp1252"),
+        (ALMOST_ASCII, "cp1252", META("utf-8"), "utf-8", "cp1252"),
         ("It’s £5. " * 20, "cp1252", "", None, "cp1252"),
         ("© 2013 Brontë", "cp1252", "", None, "cp1252"),
         ("Zoë’s Škoda and Žižek", "cp1252", "", None, "cp1252"),
@@ -69,9 +70,9 @@ def page(text: str, charset: str, meta: str = "") -> bytes:
 def test_page_is_read_by_its_charset(
     text: str, charset: str, meta: str, header: str | None, expected: str
 ) -> None:
-    found, name = decode(page(text, charset, meta), header)
-    assert (name, text in found) == (expected, True)
-    assert found[0] == "<"
+    text_of_page, name = decode(page(text, charset, meta), header)
+    assert (name, text in text_of_page) == (expected, True)
+    assert text_of_page[0] == "<"
 
 
 def test_xml_declaration_counts_and_an_unknown_label_does_not() -> None:
@@ -153,46 +154,43 @@ LEGACY = {
 }
 
 
+# Python's EUC-JP decodes these to other characters than the Encoding Standard does.
 AS_IN_BROWSERS = str.maketrans("〜−‖", "～－∥")
-"""What Python's EUC-JP decodes otherwise than the Encoding Standard."""
 
 
 @pytest.fixture(scope="module")
 def sentences(testdata: Path) -> dict[str, list[str]]:
-    """Sentences by language; those with U+FFFD are damaged in the data."""
-    found = defaultdict(list)
-    with gzip.open(
-        testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8"
-    ) as lines:
+    """Sentences by language. A sentence with U+FFFD is damaged in the data."""
+    sentences_by_language = defaultdict(list)
+    path = testdata / "text" / "sentences-by-language.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
         for row in map(json.loads, lines):
-            found[row["lang"]].append(row["text"])
-    return found
+            sentences_by_language[row["lang"]].append(row["text"])
+    return sentences_by_language
 
 
 @pytest.mark.parametrize("charset", LEGACY)
 def test_undeclared_charsets_are_recognised_in_many_languages(
     sentences: dict[str, list[str]], charset: str
 ) -> None:
-    wrong, pages = [], 0
+    wrong = []
+    num_pages = 0
     for language in LEGACY[charset].split():
         for start in range(0, 100, 10):
-            content = "</p><p>".join(sentences[language][start : start + 10]).encode(
-                charset, "ignore"
-            )
-            if not content.isascii():
-                pages += 1
-                if (
-                    content.decode(charset).translate(AS_IN_BROWSERS)
-                    not in decode(b"<html><body><p>" + content + b"</p>", None)[0]
-                ):
-                    wrong.append((language, start))
-    assert pages
-    assert len(wrong) <= 0.1 * pages, wrong
+            paragraphs = "</p><p>".join(sentences[language][start : start + 10])
+            content = paragraphs.encode(charset, "ignore")
+            if content.isascii():
+                continue
+            num_pages += 1
+            expected = content.decode(charset).translate(AS_IN_BROWSERS)
+            text, _ = decode(b"<html><body><p>" + content + b"</p>", None)
+            if expected not in text:
+                wrong.append((language, start))
+    assert num_pages
+    assert len(wrong) <= 0.1 * num_pages, wrong
 
 
-def test_one_stray_byte_in_a_hundred_keeps_utf8(
-    sentences: dict[str, list[str]],
-) -> None:
+def test_one_stray_byte_in_a_hundred_keeps_utf8(sentences: dict[str, list[str]]) -> None:
     rng = random.Random(1)
     for language in "pl cs hu sk tr de fr pt sv ru uk el ar he hi ja zh ko th vi".split():
         body = bytearray(page("</p><p>".join(sentences[language]), "utf-8"))
@@ -225,9 +223,9 @@ def test_stray_bytes_do_not_change_declared_utf8() -> None:
     st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["utf-16", "utf-7", "hz"])),
 )
 def test_any_bytes_decode(body: bytes, declared: str | None) -> None:
-    text, found = decode(body, declared)
+    text, charset = decode(body, declared)
     assert isinstance(text, str)
-    assert codecs.lookup(found)
+    assert codecs.lookup(charset)
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=200))

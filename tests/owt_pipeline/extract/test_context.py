@@ -1,4 +1,4 @@
-"""Teasers next to an article, and questions before answers, whatever the model says of them."""
+"""Teasers next to an article, and questions before answers, whatever the model decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The features of a page, checked with plain loops over its blocks."""
+"""The features of a page are checked with plain loops over its blocks."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ PAGE = (
 
 
 def seen(body: str) -> PageView:
+    """Return the view of a page with this body."""
     read = read_page(f"<html><body>{body}</body></html>", leaves_navigation=False)
     return view(read.blocks, read_page_kind("", read.metas, read_head(read)))
 
@@ -49,14 +50,13 @@ def test_every_block_has_a_row_and_every_container_a_range() -> None:
         "All rights reserved",
     ]
     assert page.static.shape[0] == 6
-    for container, (start, end) in enumerate(
-        zip(range(len(page.tree.parent)), page.tree.end, strict=True)
-    ):
-        below = {container}
+    for container, end in enumerate(page.tree.end):
+        descendants = {container}
         for index, parent in enumerate(page.tree.parent):
-            if parent in below:
-                below.add(index)
-        assert below == set(range(start, end))
+            if parent in descendants:
+                descendants.add(index)
+        assert descendants == set(range(container, end))
+    assert len(page.tree.end) == len(page.tree.parent)
     with_an_empty_one = seen(f'<div class="ad"><div></div> </div>{PAGE}')
     assert len(with_an_empty_one.tree.parent) == len(page.tree.parent)
 
@@ -72,11 +72,11 @@ def test_signatures_ignore_numbers_in_names() -> None:
 
 def test_odds_come_from_names_and_from_words_of_short_texts() -> None:
     page = seen(PAGE)
-    found = lexical(page, Odds({"post": 2.0, "menu": -3.0, "<footer>": -1.0}, {"rights": -4.0}))
-    lows, highs = found[:, 0], found[:, 1]
-    assert lows.tolist() == [-3, -3, 0, 0, 0, -1]
-    assert highs.tolist() == [0, 0, 2, 2, 2, 0]
-    assert found[:, 8].tolist() == [0, 0, 0, 0, 0, -4]
+    features = lexical(page, Odds({"post": 2.0, "menu": -3.0, "<footer>": -1.0}, {"rights": -4.0}))
+    # The columns are the lowest and the highest odds of a name, and the odds of the words.
+    assert features[:, 0].tolist() == [-3, -3, 0, 0, 0, -1]
+    assert features[:, 1].tolist() == [0, 0, 2, 2, 2, 0]
+    assert features[:, 8].tolist() == [0, 0, 0, 0, 0, -4]
     assert name_words("<div> mainNav post-12") == [
         "<div>",
         "main",
@@ -89,31 +89,32 @@ def test_odds_come_from_names_and_from_words_of_short_texts() -> None:
 
 def test_comment_names_in_other_languages_have_english_odds() -> None:
     odds = Odds({"comments": -2.0, "replies": -0.5}, {})
-    assert {
-        odds.of_name(f"<div> {name}")[0]
-        for name in ("comments", "kommentare-liste", "c-comentarios")
-    } == {-2.0}
+    for name in ("comments", "kommentare-liste", "c-comentarios"):
+        assert odds.of_name(f"<div> {name}")[0] == -2.0
     assert odds.of_name("<div> replies")[0] == -0.5
 
 
-def test_the_expected_f1_is_that_of_the_best_cut() -> None:
-    weight, p = np.array([10.0, 5.0, 1.0, 20.0]), np.array([0.9, 0.2, 0.7, 0.5])
-    best = max(
-        2 * (weight * p)[kept].sum() / (weight[kept].sum() + (weight * p).sum())
-        for kept in (p >= cut for cut in (0.9, 0.7, 0.5, 0.2))
-    )
-    assert expected_f1(weight, p) == pytest.approx(best)
+def test_the_expected_f1_is_for_the_best_cut() -> None:
+    weights = np.array([10.0, 5.0, 1.0, 20.0])
+    probabilities = np.array([0.9, 0.2, 0.7, 0.5])
+    expected_words = weights * probabilities
+    scores = []
+    for cut in (0.9, 0.7, 0.5, 0.2):
+        is_kept = probabilities >= cut
+        num_right = expected_words[is_kept].sum()
+        scores.append(2 * num_right / (weights[is_kept].sum() + expected_words.sum()))
+    assert expected_f1(weights, probabilities) == pytest.approx(max(scores))
 
 
 def test_runs_of_likely_blocks_have_their_length_and_distances() -> None:
     page = seen("".join(f"<p>{number} {PROSE}</p>" for number in range(6)))
     p = np.array([0.1, 0.9, 0.9, 0.2, 0.8, 0.1])
     mass = np.array([1.0, 9.0, 9.0, 2.0, 8.0, 1.0])
-    (share, lengths, after, before, from_first, to_last), heaviest = _of_runs(mass, p)
+    (share, lengths, to_previous, to_next, from_first, to_last), heaviest = _of_runs(mass, p)
     assert share.tolist() == pytest.approx([1 / 30, 0.6, 0.6, 2 / 30, 8 / 30, 1 / 30])
     assert lengths.tolist() == [-1, 2, 2, -1, 1, -1]
-    assert after.tolist() == [0, 0, 0, 1, 2, 3]
-    assert before.tolist() == [1, 0, 0, 0, 0, 0]
+    assert to_previous.tolist() == [0, 0, 0, 1, 2, 3]
+    assert to_next.tolist() == [1, 0, 0, 0, 0, 0]
     assert from_first.tolist() == [-1, 0, 1, 2, 3, 4]
     assert to_last.tolist() == [4, 3, 2, 1, 0, -1]
     assert heaviest == 18

@@ -1,5 +1,7 @@
-"""No page harms a run: hostile pages, mutated real pages, and extractors that hang, crash or use
-up memory."""
+"""No page harms a run.
+
+Pages are hostile or mutated real pages. Extractors hang, crash or use up memory.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ ARTICLE = f"<html><body><article><h1>Fine</h1><p>{PROSE}</p></article></body></h
 
 
 def hostile_pages() -> dict[str, bytes]:
-    deep, wide = 100_000, 1_000_000
+    """Return pages by their kind that try to crash, slow down or confuse a parser."""
+    deep = 100_000
+    wide = 1_000_000
     return {
         "empty": b"",
         "blank": b" \n\t " * 1000,
@@ -117,13 +121,14 @@ READABLE = (
 def extract(
     workdir: Path, pages: dict[str, bytes], workers: int = 2, **options: object
 ) -> dict[str, tuple[str, str]]:
-    """URL → ("text", text) or (reason, detail)."""
+    """Run the stage; return each page's ("text", text) or (reason, detail) by its URL."""
     run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))  # type: ignore[arg-type]
     reader = DatasetReader.open(Storage(str(workdir)), "documents")
-    kept, rejects = reader.table().to_pylist(), reader.table(kind="rejects").to_pylist()
-    results = {row["url"]: ("text", row["text"]) for row in kept}
+    documents = reader.table().to_pylist()
+    rejects = reader.table(kind="rejects").to_pylist()
+    results = {row["url"]: ("text", row["text"]) for row in documents}
     results |= {row["url"]: (row["reason"], row["detail"]) for row in rejects}
-    assert len(kept) + len(rejects) == len(results) == len(pages)
+    assert len(documents) + len(rejects) == len(results) == len(pages)
     return results
 
 
@@ -138,25 +143,22 @@ def test_hostile_pages_become_rows_and_spare_their_neighbours(
     pages: dict[str, bytes] = {}
     for index, (name, body) in enumerate(hostile.items()):
         if extractor == "trafilatura" and len(body) > 2 << 20:
-            continue  # it would use up its CPU time on each, which is tested below, and cheaper
+            # It would use up its CPU time on each. Another test shows that at less cost.
+            continue
         pages[f"http://hostile/{name}"] = body
         pages[f"http://fine/{index}"] = ARTICLE
     pages_writer(tmp_path, {url: (body, HTML) for url, body in pages.items()}, 1)
-    seconds = (
-        3.0 if extractor == "trafilatura" else 12.0
-    )  # five times what the largest readable page takes
+    # The largest readable page takes a fifth of it.
+    seconds = 3.0 if extractor == "trafilatura" else 12.0
     results = extract(tmp_path, pages, extractor=extractor, page_cpu_seconds=seconds)
     for url, (kind, text) in results.items():
         if url.startswith("http://fine/"):
             assert kind == "text", (url, kind, text)
             assert PROSE.strip() in text
     if extractor == "blocks":
-        crashed = {
-            url: result for url, result in results.items() if result[0].startswith("extract_")
-        }
-        assert crashed.keys() <= {
-            "http://hostile/a million attributes"
-        }  # libxml2 compares each with all others
+        crashed = {url for url, (kind, _) in results.items() if kind.startswith("extract_")}
+        # libxml2 compares each attribute with all others.
+        assert crashed <= {"http://hostile/a million attributes"}
         for name in READABLE:
             assert results[f"http://hostile/{name}"][0] == "text", name
     for name in ("empty", "a pdf", "a png", "gzip", "only nul"):
@@ -164,26 +166,31 @@ def test_hostile_pages_become_rows_and_spare_their_neighbours(
 
 
 def spin() -> None:
+    """Loop without an end."""
     while True:
         pass
 
 
 def hungry() -> None:
-    hoard = []
+    """Use up the memory."""
+    blocks = []
     while True:
-        hoard.append(bytearray(1 << 24))
+        blocks.append(bytearray(1 << 24))
 
 
-def backtrack() -> None:  # within one call of C code, which no handler of Python's could interrupt
+def backtrack() -> None:
+    """Use up CPU time within one call of C code, which no handler of Python could interrupt."""
     re.match(r"(a*)*b", "a" * 64)
 
 
 def deaf() -> None:
+    """Use up CPU time with all signals blocked."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     backtrack()
 
 
-DEEDS = {  # what an extractor does, the reason, and a part of the detail
+# By name: a function of an extractor, the reason of the reject, and a part of its detail.
+DEEDS = {
     "spin": (spin, "extract_timeout", "more than 0.4 s of CPU time"),
     "hungry": (hungry, "extract_memory", "more than 256 MiB of memory"),
     "kill": (lambda: os.kill(os.getpid(), signal.SIGKILL), "extract_crash", "SIGKILL"),
@@ -197,12 +204,12 @@ DEEDS = {  # what an extractor does, the reason, and a part of the detail
 
 
 def misbehaving(settings: Settings) -> Callable[[Page], Extracted | None]:
-    """A custom extractor, as documented in `extractor`, that misbehaves as the page says."""
+    """Return a custom extractor, as `extractor` documents it, that does what the page demands."""
 
     def extract(page: Page) -> Extracted | None:
-        deed = DEEDS.get(
-            page.html, (lambda: Extracted(f"{settings.favor} {page.url}", "A title"),)
-        )[0]
+        if page.html not in DEEDS:
+            return Extracted(f"{settings.favor} {page.url}", "A title")
+        deed, _, _ = DEEDS[page.html]
         return deed and deed()
 
     return extract
@@ -215,15 +222,14 @@ def test_misbehaving_extractor_loses_only_that_page(
     name = "misbehaving_extractor"
     (tmp_path / f"{name}.py").write_text(Path(__file__).read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
-    # all others have the usual time until an answer, since a busy machine may take more than ten
-    # seconds
+    # The others have the usual time, since a busy machine may take more than ten seconds.
     if evades:
         monkeypatch.setattr("owt_pipeline.stages.extract.pages._MIN_SECONDS", 10.0)
     pages = {}
-    for deed in [name for name in DEEDS if (name == "deaf") == evades]:
-        pages |= {
-            f"http://h/{deed}/{body}": (body.encode(), HTML) for body in ("fine", deed, "well")
-        }
+    deeds = ["deaf"] if evades else [deed for deed in DEEDS if deed != "deaf"]
+    for deed in deeds:
+        for body in ("fine", deed, "well"):
+            pages[f"http://h/{deed}/{body}"] = (body.encode(), HTML)
     pages_writer(tmp_path, pages, 1)
     options = {
         "extractor": f"{name}:misbehaving",
@@ -231,22 +237,22 @@ def test_misbehaving_extractor_loses_only_that_page(
         "page_memory_mb": 256,
         "favor": "recall",
     }
-    results = extract(tmp_path, pages, 1, **options)  # a single worker is a process of its own, too
+    # A single worker is a process of its own, too.
+    results = extract(tmp_path, pages, 1, **options)
     for url, (kind, detail) in results.items():
         _, reason, part = DEEDS.get(url.rpartition("/")[2], (None, "text", f"recall {url}"))
         assert kind == reason, url
         assert part in detail
     manifest = require_manifest(Storage(str(tmp_path)), "documents")
-    assert [
-        len(source["sha256"])
-        for source in manifest.sources
-        if source["name"] == f"{name}:misbehaving"
-    ] == [64]
+    (source,) = [source for source in manifest.sources if source["name"] == f"{name}:misbehaving"]
+    assert len(source["sha256"]) == 64
 
 
 def mutate(body: bytes, rng: random.Random) -> bytes:
-    """A damaged page, as found on the web: cut, doubled, shuffled, with flipped bytes or broken
-    tags."""
+    """Return a page that is damaged as pages on the web are.
+
+    It is cut, doubled or shuffled, or has flipped bytes or broken tags.
+    """
     for _ in range(rng.randint(1, 6)):
         start = rng.randrange(len(body) + 1)
         end = min(len(body), start + rng.randint(1, 20_000))

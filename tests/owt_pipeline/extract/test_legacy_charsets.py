@@ -149,7 +149,7 @@ def test_utf16_is_read_without_a_mark_in_either_order(declared: str | None, code
     assert decode(PAGE.encode(codec), declared) == (PAGE, codec)
 
 
-def test_utf16_that_is_only_declared_is_no_utf16() -> None:
+def test_a_page_that_only_declares_utf16_is_read_as_another() -> None:
     for declared in ("utf-16", "utf-16le", "utf-16be"):
         assert decode(PAGE.encode(), declared) == (PAGE, "utf-8")
         assert decode(PAGE.encode() + b"\x00", declared)[1] == "utf-8"

@@ -1,5 +1,7 @@
-"""An article without the text around it, and its metadata: `articles/NAME.html` becomes
-`articles/NAME.md`."""
+"""An article is separated from the text around it, and its metadata are found.
+
+`articles/NAME.html` becomes `articles/NAME.md`.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,14 @@ SENTENCE = (
     "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
 )
 P = f"<p>{SENTENCE * 3}</p>"
-NAV = (
-    "<ul>"
-    + "".join(f'<li><a href="/{name}">{name}</a>' for name in ("Home", "News", "Sport", "Opinion"))
-    + "</ul>"
-)
+MENU_ITEMS = [f'<li><a href="/{name}">{name}</a>' for name in ("Home", "News", "Sport", "Opinion")]
+NAV = f"<ul>{''.join(MENU_ITEMS)}</ul>"
 
 
 def extract(html: str, **settings: object) -> str:
-    found = load(Settings(**settings))(Page("http://h/", html, 1_767_225_600))  # type: ignore[arg-type]
-    return found.text if found else ""
+    """Return the main text of a page."""
+    extraction = load(Settings(**settings))(Page("http://h/", html, 1_767_225_600))  # type: ignore[arg-type]
+    return extraction.text if extraction else ""
 
 
 def read_article(name: str) -> str:
@@ -94,6 +94,7 @@ def test_misleading_name_does_not_remove_the_page(wrapper: str) -> None:
 
 
 def page_of(body: str) -> PageView:
+    """Return the view of a page with this body."""
     read = read_page(f"<html><body>{body}</body></html>")
     return view(read.blocks, read_page_kind("", read.metas, read_head(read)))
 
@@ -101,10 +102,10 @@ def page_of(body: str) -> PageView:
 CUT = Cut(lower=0.4, higher=0.6)
 
 
-@pytest.mark.parametrize(("article", "kept"), [(0.0, 4), (0.4, 3), (1.0, 3)])
-def test_the_cut_rises_with_the_probability_of_an_article(article: float, kept: int) -> None:
+@pytest.mark.parametrize(("article", "num_kept"), [(0.0, 4), (0.4, 3), (1.0, 3)])
+def test_the_cut_rises_with_the_probability_of_an_article(article: float, num_kept: int) -> None:
     page = page_of(P * 4)
-    assert _choose(page, np.array([0.9, 0.9, 0.9, 0.45]), CUT, article).sum() == kept
+    assert _choose(page, np.array([0.9, 0.9, 0.9, 0.45]), CUT, article).sum() == num_kept
 
 
 def test_the_lower_cut_holds_where_the_higher_loses_a_third() -> None:
@@ -114,7 +115,7 @@ def test_the_lower_cut_holds_where_the_higher_loses_a_third() -> None:
 
 
 def test_hidden_text_does_not_decide_on_the_cut() -> None:
-    # Of two visible paragraphs one is kept by the higher cut; the hidden ones would make it most.
+    # The higher cut keeps one of two visible paragraphs. With the hidden ones, it would keep most.
     page = page_of(f'{P}{P}<div style="display:none">{P}{P}</div>')
     keep = _choose(page, np.array([0.9, 0.45, 0.9, 0.9]), Cut(lower=0.4, higher=0.6), 1.0)
     assert keep.tolist() == [True, True, False, False]
@@ -125,9 +126,9 @@ def test_paragraphs_without_visible_characters_are_left_out(empty: str) -> None:
     body = f"<h1>Foxes</h1>{P}<p>{empty}</p>{P}<p>👩‍🚀</p><p>می‌خواهم</p>"
     page = read_page(f"<html><body>{body}</body></html>")
     kind = read_page_kind("", page.metas, read_head(page))
-    kept = main_content(page.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
+    kept_blocks = main_content(page.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
     text = (SENTENCE * 3).strip()
-    assert [block.text for block in kept] == ["Foxes", text, text, "👩‍🚀", "می‌خواهم"]
+    assert [block.text for block in kept_blocks] == ["Foxes", text, text, "👩‍🚀", "می‌خواهم"]
 
 
 COMMENTS = '<div class="comments">' + "".join(
@@ -150,9 +151,9 @@ def test_comments_stay_on_a_forum_that_calls_itself_an_article(url: str, is_kept
     body = f"<article><h1>Foxes</h1>{P * 4}</article>{COMMENTS}</div>"
     page = read_page(f'<meta property="og:type" content="article"><body>{body}</body>')
     kind = read_page_kind(url, page.metas, read_head(page))
-    kept = main_content(page.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
-    assert any("Ada agrees" in block.text for block in kept) == is_kept
-    assert any("Foxes" in block.text for block in kept)
+    kept_blocks = main_content(page.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
+    assert any("Ada agrees" in block.text for block in kept_blocks) == is_kept
+    assert any("Foxes" in block.text for block in kept_blocks)
 
 
 @pytest.mark.parametrize(
@@ -179,18 +180,19 @@ def test_comments_below_an_article_need_no_metadata(
     )
     read = read_page(f"<html><body>{page.format(P * 4, comments)}</body></html>")
     kind = read_page_kind("https://news.example/foxes", read.metas, read_head(read))
-    kept = main_content(read.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
-    assert any("Bo agrees" in block.text for block in kept) == is_kept
-    assert sum(block.text.count("brown fox") for block in kept) >= 3
+    kept_blocks = main_content(read.blocks, kind, Certain(), FAVORS["balanced"], comments=False)
+    assert any("Bo agrees" in block.text for block in kept_blocks) == is_kept
+    assert sum(block.text.count("brown fox") for block in kept_blocks) >= 3
 
 
 class Certain(Model):
-    """A model to which every block surely is main text of an article."""
+    """A model that is certain that every block is the main text of an article."""
 
     def __init__(self) -> None:
         pass
 
     def judge(self, page: PageView) -> tuple[np.ndarray, float]:
+        """Return a probability of 1 for each block, and for the article."""
         return np.ones(len(page.texts)), 1.0
 
 
@@ -199,9 +201,13 @@ def test_recall_keeps_more_and_precision_less(testdata: Path) -> None:
     words = []
     for favor in ("precision", "balanced", "recall"):
         extractor = load(Settings(favor=favor))
-        found = [extractor(Page(labelled.url, labelled.html, 1_767_225_600)) for labelled in pages]
-        words.append([len(document.text.split()) if document else 0 for document in found])
-    assert all(less <= balanced <= more for less, balanced, more in zip(*words, strict=True))
+        num_words = []
+        for labelled in pages:
+            document = extractor(Page(labelled.url, labelled.html, 1_767_225_600))
+            num_words.append(len(document.text.split()) if document else 0)
+        words.append(num_words)
+    for precision, balanced, recall in zip(*words, strict=True):
+        assert precision <= balanced <= recall
     assert sum(words[0]) < sum(words[1]) < sum(words[2])
 
 
@@ -215,14 +221,16 @@ def test_text_of_a_page_does_not_depend_on_earlier_pages() -> None:
     assert forwards == backwards[::-1]
 
 
-FETCHED_AT = 1_577_836_800  # 2020-01-01
-CASES = (
-    Path(__file__).with_name("metadata.txt").read_text(encoding="utf-8").strip("\n").split("\n\n")
-)
-"""A field, its value (nothing for None), and the page's URL if it matters; then the page."""
+# This is 2020-01-01.
+FETCHED_AT = 1_577_836_800
+# The first line of a case has a field, its value (nothing for None), and the page's URL if it
+# matters. Below it is the page.
+CASES_FILE = Path(__file__).with_name("metadata.txt")
+CASES = CASES_FILE.read_text(encoding="utf-8").strip("\n").split("\n\n")
 
 
 def read(html: str, url: str = "http://h/") -> dict[str, str | None]:
+    """Return the metadata of a page."""
     page = read_page(html)
     return read_metadata(page, read_head(page), url, FETCHED_AT)
 
@@ -235,5 +243,5 @@ def test_field_of_a_page(case: str) -> None:
     assert read(html, url or "http://h/")[field] == (value.strip() or None)
 
 
-def test_title_is_no_text_of_a_thousand_letters() -> None:
+def test_a_text_of_a_thousand_letters_is_not_a_title() -> None:
     assert read(f"<title>{'x' * 1000}</title>")["title"] is None

@@ -1,5 +1,8 @@
-"""Soft 404s, parked domains and walls have their own reasons; real pages are never mistaken for
-them. Pages that reserve their use are found by headers and markup."""
+"""Soft 404s, parked domains and walls have their own reasons.
+
+Real pages are never mistaken for them. Pages that reserve their use are recognized by headers and
+markup.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ from owt_pipeline.stages.extract.reserved import reserved
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import ask_owt
 
-# The reason (none for a page that is kept), and a page with titles and scripts as these servers and
-# services send them.
+# Each case has the reason, which is empty for a page that is kept, and a page with titles and
+# scripts as these servers and services send them.
 CASES = [
     line.split("\t")
     for line in Path(__file__).with_name("not_pages.txt").read_text("utf-8").splitlines()
@@ -35,15 +38,15 @@ CASES = [
 def test_missing_parked_and_walled_pages_are_rejected(reason: str, page: str) -> None:
     assert (reason_for_no_page(Page("", page, 1)) or [""])[0] == reason
     for reject_walls in (True, False):
-        found = extract_body(Options(reject_walls=reject_walls), "http://a.example/x", 1, page)
-        assert isinstance(found, Found) or found.reason == (
-            reason if reason and reject_walls else "no_text"
-        )
+        result = extract_body(Options(reject_walls=reject_walls), "http://a.example/x", 1, page)
+        expected = reason if reason and reject_walls else "no_text"
+        assert isinstance(result, Found) or result.reason == expected
     long = f"{page}<p>{'Many words about something else. ' * MAX_WORDS}</p>"
     assert isinstance(extract_body(Options(), "http://a.example/x", 1, long), Found)
 
 
 def real_pages(testdata: Path) -> Iterator[tuple[str, str]]:
+    """Yield the URL and the HTML of real pages."""
     for record in ArchiveIterator(str(testdata / "web" / "wcxb-dev.warc.gz")):
         if record.http_headers:
             yield (
@@ -60,14 +63,11 @@ def real_pages(testdata: Path) -> Iterator[tuple[str, str]]:
 def test_none_of_the_real_pages_is_rejected(testdata: Path) -> None:
     pages = list(real_pages(testdata))
     assert len(pages) == 1957
-    assert [
-        (url, reason)
-        for url, html in pages
-        if (reason := reason_for_no_page(Page(url, html, 1))) is not None
-    ] == []
+    for url, html in pages:
+        assert reason_for_no_page(Page(url, html, 1)) is None, url
 
 
-CASES: list[tuple[Headers, str, str | None]] = [
+RESERVED_CASES: list[tuple[Headers, str, str | None]] = [
     ([], '<meta name="robots" content="noai, noimageai">', "noai, noimageai"),
     ([], "<META NAME=ROBOTS CONTENT='NOINDEX,NoAI'>", "noai"),
     (
@@ -96,12 +96,15 @@ CASES: list[tuple[Headers, str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "html", "expected"), CASES)
-def test_what_a_response_states_is_found(headers: Headers, html: str, expected: str | None) -> None:
+@pytest.mark.parametrize(("headers", "html", "expected"), RESERVED_CASES)
+def test_a_reservation_of_a_response_is_found(
+    headers: Headers, html: str, expected: str | None
+) -> None:
+    # Another extractor leaves the page unparsed, and ours has parsed it.
     page = Page("", html, 1)
-    assert reserved(headers, page) == expected  # as after another extractor
+    assert reserved(headers, page) == expected
     assert page.parsed.metas == page.metas
-    assert reserved(headers, page) == expected  # as after ours
+    assert reserved(headers, page) == expected
 
 
 PAGES: dict[str, tuple[Headers, str]] = {
@@ -115,20 +118,18 @@ SENTENCE = (
 
 
 @pytest.mark.slow
-def test_reserved_pages_of_an_archive_are_rejected_unless_kept(
-    tmp_path: Path,
-) -> None:
-    run, archive, links = tmp_path / "run", tmp_path / "pages.warc.gz", tmp_path / "urls.txt"
+def test_reserved_pages_of_an_archive_are_rejected_unless_kept(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    archive = tmp_path / "pages.warc.gz"
+    links = tmp_path / "urls.txt"
     records = []
     for number, (name, (headers, head)) in enumerate(PAGES.items()):
         text = "".join(SENTENCE.format(f"{name} story {number * 100 + i}") for i in range(40))
-        html = f"<html><head><title>{name}</title>{head}</head><body><article><p>{text}</p></article></body></html>"
-        sent = [("Content-Type", "text/html"), *headers]
-        records.append(
-            response_record(
-                f"https://{name}.example.org/a", 10**9, "HTTP/1.1 200 OK", sent, html.encode()
-            )
-        )
+        head = f"<head><title>{name}</title>{head}</head>"
+        body = f"<html>{head}<body><article><p>{text}</p></article></body></html>".encode()
+        url = f"https://{name}.example.org/a"
+        all_headers = [("Content-Type", "text/html"), *headers]
+        records.append(response_record(url, 10**9, "HTTP/1.1 200 OK", all_headers, body))
     archive.write_bytes(b"".join(records))
     links.write_text("".join(f"https://{name}.example.org/a\n" for name in PAGES))
     settings = ("--links", links, "--pages_from", archive, "--workers", 1)
@@ -144,19 +145,19 @@ def test_reserved_pages_of_an_archive_are_rejected_unless_kept(
         ("noai", 1),
         ("tdm-reservation", 1),
     ]
-    assert stats["dropped"] == []  # their texts are not shown
+    # The report does not show their texts.
+    assert stats["dropped"] == []
     ask_owt("run", run, *settings, "--reserved", "keep")
     assert names(run, "corpus") == names(run, "documents")
-    assert "reserved: 'no' is not one of reject, keep" in ask_owt(
-        "run", run, "--reserved", "no", code=2
-    )
+    error = ask_owt("run", run, "--reserved", "no", code=2)
+    assert "reserved: 'no' is not one of reject, keep" in error
 
 
 def names(run: Path, dataset: str) -> dict[str, str | None]:
-    """What each document's page states, by the first part of its host."""
-    rows = (
-        DatasetReader.open(Storage(str(run)), dataset)
-        .table(columns=["url", "reserved"])
-        .to_pylist()
-    )
-    return {row["url"].removeprefix("https://").partition(".")[0]: row["reserved"] for row in rows}
+    """Return the reservation of each document's page by the first part of its host."""
+    table = DatasetReader.open(Storage(str(run)), dataset).table(columns=["url", "reserved"])
+    reservation_by_name = {}
+    for row in table.to_pylist():
+        name, _, _ = row["url"].removeprefix("https://").partition(".")
+        reservation_by_name[name] = row["reserved"]
+    return reservation_by_name

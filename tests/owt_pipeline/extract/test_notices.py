@@ -1,4 +1,4 @@
-"""Notices of a site around the text of a page, whatever the model says of them."""
+"""Notices of a site around the text of a page, whatever the model decides about them."""
 
 from __future__ import annotations
 

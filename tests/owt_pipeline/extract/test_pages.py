@@ -1,5 +1,4 @@
-"""Reading a page as blocks and writing them as Markdown: each `pages/NAME.html` becomes
-`pages/NAME.md`."""
+"""A page is read as blocks and written as Markdown: `pages/NAME.html` becomes `pages/NAME.md`."""
 
 from __future__ import annotations
 
@@ -26,23 +25,23 @@ def test_page_is_read_as_its_markdown(name: str) -> None:
 
 
 def test_markdown_keeps_the_structure_of_real_pages(testdata: Path) -> None:
-    """html2text keeps 0.981 of the headings, 0.975 of the items, 0.467 of the cells and all
-    lines of code."""
-    least = {"headings": 0.985, "items": 0.975, "cells": 0.99, "rows": 0.98, "code": 0.99}
-    kept, wanted = dict.fromkeys(least, 0), dict.fromkeys(least, 0)
+    """html2text keeps .981 of the headings, .975 of the items, .467 of the cells, and all code."""
+    min_shares = {"headings": 0.985, "items": 0.975, "cells": 0.99, "rows": 0.98, "code": 0.99}
+    num_kept = dict.fromkeys(min_shares, 0)
+    num_expected = dict.fromkeys(min_shares, 0)
     for page in structure.readability_pages(testdata / "web"):
         truth = structure.pieces_of_html(page["expected_html"])
-        found = structure.pieces_of_markdown(
-            structure.ours_without_choice(structure.main_part(page))
-        )
-        for kind in least:
-            kept[kind] += (truth[kind] & found[kind]).total()
-            wanted[kind] += truth[kind].total()
-    for kind, share in least.items():
-        assert kept[kind] >= share * wanted[kind], kind
+        text = structure.ours_without_choice(structure.main_part(page))
+        pieces = structure.pieces_of_markdown(text)
+        for kind in min_shares:
+            num_kept[kind] += (truth[kind] & pieces[kind]).total()
+            num_expected[kind] += truth[kind].total()
+    for kind, min_share in min_shares.items():
+        assert num_kept[kind] >= min_share * num_expected[kind], kind
 
 
 def plain(html: str) -> str:
+    """Return the plain text of a page with this body."""
     return plain_text(read_page(f"<html><body>{html}</body></html>").blocks)
 
 
@@ -55,11 +54,16 @@ def test_plain_text_has_a_row_per_line_and_no_empty_column() -> None:
 def test_a_page_is_freed_without_a_collection_of_garbage() -> None:
     gc.disable()
     try:
-        before = sum(isinstance(thing, Block) for thing in gc.get_objects())
+        num_before = count_blocks()
         read_page("<p>One<table><tr><td>2<td>3</table><p>Four <a href=/>five")
-        assert sum(isinstance(thing, Block) for thing in gc.get_objects()) == before
+        assert count_blocks() == num_before
     finally:
         gc.enable()
+
+
+def count_blocks() -> int:
+    """Return the number of blocks in memory."""
+    return sum(isinstance(value, Block) for value in gc.get_objects())
 
 
 def test_characters_in_links_are_counted() -> None:
@@ -67,16 +71,14 @@ def test_characters_in_links_are_counted() -> None:
         "See <a href=/x>this one</a> and <a name=y>that</a>.<div><a "
         "href=/><h3>Card</h3><img><p>text</p></a></div>"
     )
-    found = [(block.text, block.link_chars) for block in read_page(html).blocks]
-    assert found == [("See this one and that.", 8), ("Card", 4), ("text", 4)]
+    blocks = [(block.text, block.link_chars) for block in read_page(html).blocks]
+    assert blocks == [("See this one and that.", 8), ("Card", 4), ("text", 4)]
 
 
 def test_elements_nested_without_end_keep_their_text() -> None:
     words = [f"word{index}" for index in range(1500)]
-    assert (
-        plain("".join(f"<font size={index}>{word} " for index, word in enumerate(words))).split()
-        == words
-    )
+    nested = "".join(f"<font size={index}>{word} " for index, word in enumerate(words))
+    assert plain(nested).split() == words
     for tag in ("sup", "sub", "table"):
         assert " ".join(plain(f"<{tag}>one " * 300 + "The end.").split()).endswith("one The end.")
     assert plain("<math>" + "<mrow>" * 1500 + "<mi>x</mi>") == "x"
@@ -118,17 +120,20 @@ def test_text_that_no_control_opens_stays_hidden(html: str) -> None:
 
 
 def is_unshown_text(html: str) -> list[bool]:
+    """Return for each block whether it is in a container that is not shown."""
     blocks = read_page(f"<html><body>{html}</body></html>").blocks
-    return [any(one.kind & UNSHOWN for one in block.container.ancestors()) for block in blocks]
+    return [is_within(block, UNSHOWN) for block in blocks]
+
+
+def is_within(block: Block, kind: int) -> bool:
+    """Return whether a container around a block is of a kind."""
+    return any(container.kind & kind for container in block.container.ancestors())
 
 
 def comments_in(html: str) -> list[str]:
+    """Return the texts of the blocks in readers' comments."""
     blocks = read_page(f"<html><body>{html}</body></html>").blocks
-    return [
-        block.text
-        for block in blocks
-        if any(one.kind & COMMENT for one in block.container.ancestors())
-    ]
+    return [block.text for block in blocks if is_within(block, COMMENT)]
 
 
 SENTENCE = "The harbour of the islands is older than the town, as a map of the coast shows. "
@@ -245,24 +250,22 @@ PIECES = st.sampled_from(
 )
 
 
-@example(["<br>", "<code>", "w0 ", "<ul>"])  # code around a block
+# The example has code around a block.
+@example(["<br>", "<code>", "w0 ", "<ul>"])
 @given(st.lists(st.one_of(PIECES, st.integers(0, 99).map(lambda n: f"w{n} ")), max_size=60))
-def test_every_word_is_in_one_block_and_in_order(
-    pieces: list[str],
-) -> None:
+def test_every_word_is_in_one_block_and_in_order(pieces: list[str]) -> None:
     html = "".join(pieces)
-    found = plain(html).split()
+    plain_words = plain(html).split()
     rendered = markdown(read_page(f"<html><body>{html}</body></html>").blocks)
-    assert found == [
-        word for word in rendered.replace("<br>", " ").replace("`", " ").split() if word[:1] == "w"
-    ]
+    rendered_words = rendered.replace("<br>", " ").replace("`", " ").split()
+    assert plain_words == [word for word in rendered_words if word[:1] == "w"]
     words = [piece.strip() for piece in pieces if piece.startswith("w")]
-    # Text within a table but outside its cells is moved before it by no one but HTML 5's parser:
-    # here it is lost. So is a button in code.
+    # Text of a table outside of its cells is lost here. Only HTML 5's parser moves it before the
+    # table. A button in code is lost, too.
+    may_lose_words = "<t" in html or "<pre>" in html
     remaining = iter(words)
-    assert found == words or (
-        ("<t" in html or "<pre>" in html) and all(word in remaining for word in found)
-    )
+    are_in_order = all(word in remaining for word in plain_words)
+    assert plain_words == words or (may_lose_words and are_in_order)
 
 
 TEXTS = st.text(st.sampled_from("aex 1290+-−,.()[]%$€TM*nπ\u00e9"), max_size=8)
@@ -271,7 +274,7 @@ TEXTS = st.text(st.sampled_from("aex 1290+-−,.()[]%$€TM*nπ\u00e9"), max_siz
 @example([("$5", "99", "")], "sup")
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=4), st.sampled_from(["sup", "sub"]))
 def test_superscripts_lose_no_character(pieces: list[tuple[str, str, str]], tag: str) -> None:
-    html = "".join(f"{before}<{tag}>{inner}</{tag}>{after}" for before, inner, after in pieces)
-    bare = "".join(before + inner + after for before, inner, after in pieces)
+    html = "".join(f"{left}<{tag}>{inner}</{tag}>{right}" for left, inner, right in pieces)
+    bare = "".join(left + inner + right for left, inner, right in pieces)
     marks = str.maketrans(dict.fromkeys("^{}[] "))
     assert plain(f"<p>{html}</p>").translate(marks) == bare.translate(marks)

@@ -1,4 +1,4 @@
-"""The stage `extract` on real pages: the same bytes however it runs."""
+"""The stage `extract` on real pages writes the same bytes however it runs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ Pages = dict[str, tuple[bytes, str]]
 
 
 def documents(workdir: Path) -> dict[str, dict]:
+    """Return the documents of a run by their URLs."""
     reader = DatasetReader.open(Storage(str(workdir)), "documents")
     return {row["url"]: row for row in reader.table().to_pylist()}
 
@@ -33,14 +34,15 @@ def test_workers_batches_and_shards_change_no_document(
     tmp_path: Path, real_pages: Pages, pages_writer: Callable[..., None]
 ) -> None:
     pages = dict(list(real_pages.items())[:60])
-    found = []
+    documents_of_runs = []
     for name, workers, shards in (("one", 1, 2), ("two", 2, 2), ("other", 2, 3)):
         order = pages if name != "other" else dict(reversed(pages.items()))
         pages_writer(tmp_path / name, order, shards)
         run_stage(STAGE, Options(), Runtime(Storage(str(tmp_path / name)), workers))
-        found.append(documents(tmp_path / name))
-    assert found[0] == found[1] == found[2]
-    assert len(found[0]) > 55
+        documents_of_runs.append(documents(tmp_path / name))
+    first, second, third = documents_of_runs
+    assert first == second == third
+    assert len(first) > 55
     assert differing(tmp_path / "one", tmp_path / "two") == []
 
 

@@ -129,10 +129,10 @@ def test_batch_encodes_like_single_texts_with_lone_surrogates(texts: list[str]) 
 )
 def test_long_texts_of_one_character_are_encoded(text: str, tokens: int) -> None:
     ids, _ = load("gpt2").encode_batch([f"b{text}<|endoftext|>"])
-    few, _ = load("gpt2").encode_batch([f"b{text[:1000]}<|endoftext|>"])
+    ids_of_shorter_text, _ = load("gpt2").encode_batch([f"b{text[:1000]}<|endoftext|>"])
     assert load("gpt2").count([text]).tolist() == [tokens]
-    assert set(ids) == set(few)
-    assert ids[-10:].tolist() == few[-10:].tolist()
+    assert set(ids) == set(ids_of_shorter_text)
+    assert ids[-10:].tolist() == ids_of_shorter_text[-10:].tolist()
 
 
 def test_the_tokenizer_file_is_the_same_bytes_each_time() -> None:
@@ -238,7 +238,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_a_tokenizer_normalises_is_no_change(tmp_path: Path, name: str) -> None:
+def test_text_that_a_tokenizer_normalises_has_not_changed(tmp_path: Path, name: str) -> None:
     parts, expected = CHANGES[name]
     encoding = load(trained(tmp_path, **parts))
     texts = ["The \ufb01rst Text of the harbour", "and the next"]

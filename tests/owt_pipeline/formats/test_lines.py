@@ -30,13 +30,13 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "bz2": bz2.compress,
     "gz": lambda content: gzip.compress(content, mtime=0),
 }
+# What may be between and after frames: a skippable frame, or zeros.
 PADDING = {
     "zst": b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc",
     "xz": bytes(8),
     "bz2": b"",
     "gz": bytes(512),
 }
-"""What may be between and after frames: a skippable frame, zeros."""
 
 RECORDS = [
     b'{"id": "%d", "title": "%s"}' % (k, random.Random(k).randbytes(20).hex().encode())
@@ -46,17 +46,19 @@ CONTENT = b"\n".join(RECORDS) + b"\n"
 
 
 def read(data: bytes, block_bytes: int = 1 << 16) -> tuple[list[bytes], str | None]:
+    """Return the lines of a file, and the description of its damage."""
     reader = LineReader(io.BytesIO(data), block_bytes)
-    found: list[bytes] = []
+    all_lines: list[bytes] = []
     for block in reader:
-        assert block.first_line == len(found) + 1
-        found += block.data.split(b"\n")
-    return found, reader.source.broken
+        assert block.first_line == len(all_lines) + 1
+        all_lines += block.data.split(b"\n")
+    return all_lines, reader.source.broken
 
 
 @pytest.mark.parametrize("name", COMPRESS)
 def test_frames_follow_each_other_and_lines_run_across_them(name: str) -> None:
-    compress, third = COMPRESS[name], len(CONTENT) // 3
+    compress = COMPRESS[name]
+    third = len(CONTENT) // 3
     pieces = [CONTENT[:third], CONTENT[third : third + 1], b"", CONTENT[third + 1 :]]
     data = b"".join(compress(piece) + PADDING[name] for piece in pieces)
     assert read(data) == (RECORDS, None)
@@ -72,43 +74,48 @@ def test_plain_files_and_empty_ones_are_read() -> None:
 @pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("name", COMPRESS)
 def test_a_damaged_file_keeps_complete_records_before_the_damage(name: str, is_cut: bool) -> None:
-    compress, half = COMPRESS[name], CONTENT.index(b"\n", len(CONTENT) // 2) + 1
-    first, second = compress(CONTENT[:half]), compress(CONTENT[half:])
+    compress = COMPRESS[name]
+    half = CONTENT.index(b"\n", len(CONTENT) // 2) + 1
+    first = compress(CONTENT[:half])
+    second = compress(CONTENT[half:])
     middle = len(second) // 2
-    found, broken = read(
-        first + second[:middle] + (b"" if is_cut else bytes(64) + second[middle + 64 :])
-    )
-    known = CONTENT[:half].count(b"\n")
-    assert found[:known] == RECORDS[:known]
+    damaged = second[:middle]
+    if not is_cut:
+        damaged += bytes(64) + second[middle + 64 :]
+    records, broken = read(first + damaged)
+    num_undamaged = CONTENT[:half].count(b"\n")
+    assert records[:num_undamaged] == RECORDS[:num_undamaged]
     assert broken is not None
     if is_cut:
-        assert found == RECORDS[: len(found)]
-        assert (
-            broken
-            == f"{name}: the file ends at byte {len(first) + middle:,}, in the middle of its data"
-        )
+        assert records == RECORDS[: len(records)]
+        end = len(first) + middle
+        assert broken == f"{name}: the file ends at byte {end:,}, in the middle of its data"
     else:
-        place = int(re.search(r"byte ([\d,]+)", broken)[1].replace(",", ""))  # type: ignore[index]
-        assert len(first) < place <= len(first) + len(second)
+        match = re.search(r"byte ([\d,]+)", broken)
+        assert match is not None
+        position = int(match[1].replace(",", ""))
+        assert len(first) < position <= len(first) + len(second)
 
 
 def test_trailing_garbage_is_a_break() -> None:
-    found, broken = read(_zst(CONTENT) + b"<html>404</html>")
-    assert found == RECORDS
+    records, broken = read(_zst(CONTENT) + b"<html>404</html>")
+    assert records == RECORDS
     assert broken is not None
     assert f"byte {len(_zst(CONTENT)):,}" in broken
 
 
 def test_complete_record_without_newline_survives_truncation() -> None:
-    cut = _zst(b'{"id": 1}\n{"id": 2}')
+    records, _ = read(_unfinished(b'{"id": 1}\n{"id": 2}'))
+    assert records == [b'{"id": 1}', b'{"id": 2}']
+    # A line of text does not show whether it is complete.
+    records, _ = read(_unfinished(b"http://a.com/\nhttp://b.co"))
+    assert records == [b"http://a.com/"]
+
+
+def _unfinished(content: bytes) -> bytes:
+    """Return a Zstandard frame with all of a content, but without its end."""
     stream = zstandard.ZstdCompressor().compressobj()
-    cut = stream.compress(b'{"id": 1}\n{"id": 2}') + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-    assert read(cut)[0] == [b'{"id": 1}', b'{"id": 2}']
-    stream = zstandard.ZstdCompressor().compressobj()
-    cut = stream.compress(b"http://a.com/\nhttp://b.co") + stream.flush(
-        zstandard.COMPRESSOBJ_FLUSH_BLOCK
-    )
-    assert read(cut)[0] == [b"http://a.com/"]
+    return stream.compress(content) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
 
 
 @given(
@@ -118,14 +125,13 @@ def test_complete_record_without_newline_survives_truncation() -> None:
 def test_blocks_of_any_size_hold_the_lines_of_the_file(
     texts: list[bytes], block_bytes: int
 ) -> None:
-    texts = [b"plain", *texts]  # not the magic number of a format
+    # The file must not begin with the magic number of a format.
+    texts = [b"plain", *texts]
     content = b"\n".join(texts) + b"\n"
-    found = [
-        (block.first_line + k, line)
-        for block in LineReader(io.BytesIO(content), block_bytes)
-        for k, line in enumerate(block.data.split(b"\n"))
-    ]
-    assert found == list(enumerate(texts, 1))
+    numbered_lines = []
+    for block in LineReader(io.BytesIO(content), block_bytes):
+        numbered_lines += enumerate(block.data.split(b"\n"), block.first_line)
+    assert numbered_lines == list(enumerate(texts, 1))
 
 
 def test_memory_does_not_grow_with_the_file() -> None:
@@ -146,13 +152,13 @@ def test_overlong_line_is_skipped_and_counted_once(
     long = random.Random(1).randbytes(3 << 20).hex().encode()
     texts = [b"first", b"second", long, b"fourth", long, long, b"", b"eighth"]
     reader = LineReader(io.BytesIO(_zst(b"\n".join(texts) + b"\n")), block_bytes)
-    found: dict[int, bytes] = {}
+    line_by_number: dict[int, bytes] = {}
     for block in reader:
         assert len(block.data) < 4 << 20
         pieces = block.data.split(b"\n")
-        found.update(enumerate(pieces, block.first_line))
+        line_by_number.update(enumerate(pieces, block.first_line))
     assert reader.overlong == [3, 5, 6]
-    assert found == {number: text for number, text in enumerate(texts, 1) if text != long}
+    assert line_by_number == {number: text for number, text in enumerate(texts, 1) if text != long}
     endless = LineReader(io.BytesIO(long), block_bytes)
     assert list(endless) == []
     assert endless.overlong == [1]

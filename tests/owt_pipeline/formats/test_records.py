@@ -1,5 +1,7 @@
-"""The one reader of JSON Lines, Parquet and text: what programs write, not only what the
-standards allow."""
+"""JSON Lines, Parquet and text have one reader.
+
+It reads the files that programs write, not only those that the standards allow.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,13 @@ LENIENT = [
 
 
 def written(path: Path, content: bytes) -> Path:
+    """Write a file; return its path."""
     path.write_bytes(content)
     return path
 
 
 @pytest.mark.parametrize(("line", "expected"), LENIENT)
-def test_surrogates_and_what_is_no_number_lose_no_document(
+def test_surrogates_and_values_like_nan_lose_no_document(
     tmp_path: Path, line: bytes, expected: dict
 ) -> None:
     value = parse_json(line)
@@ -62,25 +65,24 @@ def test_surrogates_and_what_is_no_number_lose_no_document(
 @pytest.mark.parametrize(
     "line", [b"{'a': 1}", b'{"a": 1', b"[" * 100_000, b'{"a": nan}', b'{"a": "\xff"}']
 )
-def test_what_is_no_json_is_a_record_with_its_place(tmp_path: Path, line: bytes) -> None:
+def test_invalid_json_is_a_record_with_its_place(tmp_path: Path, line: bytes) -> None:
     path = written(tmp_path / "a.jsonl", b'{"a": 2}\n' + line)
     *_, last = read_records(str(path), "a", "jsonl", columns=())
     assert (last.where, last.fields) == ("a:2", None)
     assert last.problem
 
 
-STRINGS = pa.array([b"one", b"bad \xff\xfe", b"three"], pa.binary()).view(
-    pa.string()
-)  # one is not UTF-8
+# The second string is not UTF-8.
+STRINGS = pa.array([b"one", b"bad \xff\xfe", b"three"], pa.binary()).view(pa.string())
 GOOD = pa.array(["a", "b", "c"])
-ONE_EACH = pa.array([0, 1, 2, 3], pa.int32())
+OFFSETS = pa.array([0, 1, 2, 3], pa.int32())
 INVALID = {
     "text": {"text": STRINGS},
     "large": {"text": STRINGS.view(pa.binary()).cast(pa.large_binary()).view(pa.large_string())},
     "another column": {"text": GOOD, "title": STRINGS},
     "in a struct": {"text": GOOD, "meta": pa.StructArray.from_arrays([STRINGS], ["url"])},
-    "in a list": {"text": GOOD, "tags": pa.ListArray.from_arrays(ONE_EACH, STRINGS)},
-    "in a dictionary": {"text": pa.DictionaryArray.from_arrays(ONE_EACH[:3], STRINGS)},
+    "in a list": {"text": GOOD, "tags": pa.ListArray.from_arrays(OFFSETS, STRINGS)},
+    "in a dictionary": {"text": pa.DictionaryArray.from_arrays(OFFSETS[:3], STRINGS)},
 }
 
 
@@ -94,23 +96,23 @@ UNDECODABLE = {
 }
 
 
-@pytest.mark.parametrize("where", INVALID)
-def test_a_string_of_parquet_that_is_not_utf8_is_null_and_named(tmp_path: Path, where: str) -> None:
-    pq.write_table(pa.table(INVALID[where]), tmp_path / "a.parquet")
+@pytest.mark.parametrize("kind", INVALID)
+def test_a_string_of_parquet_that_is_not_utf8_is_null_and_named(tmp_path: Path, kind: str) -> None:
+    pq.write_table(pa.table(INVALID[kind]), tmp_path / "a.parquet")
     first, second, third = read_records(str(tmp_path / "a.parquet"), "a", "parquet", columns=None)
     assert first.fields
     assert not first.undecodable
     assert third.fields
-    assert second.undecodable == {UNDECODABLE[where]}
+    assert second.undecodable == {UNDECODABLE[kind]}
     assert second.fields is not None
-    is_text = UNDECODABLE[where] == "text"
+    is_text = UNDECODABLE[kind] == "text"
     assert second.fields["text"] == (None if is_text else "b")
 
 
-@pytest.mark.parametrize("where", ["text", "large", "in a dictionary"])
-def test_a_text_that_is_not_utf8_is_named(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("kind", ["text", "large", "in a dictionary"])
+def test_a_text_that_is_not_utf8_is_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table(INVALID[where]), path)
+    pq.write_table(pa.table(INVALID[kind]), path)
     with pytest.raises(ValueError, match=r"a\.parquet:2: not UTF-8 in column 'text'"):
         near_duplicates(path)
     with pytest.raises(UserError, match=r"a\.parquet:2: not UTF-8 in column text"):
@@ -120,8 +122,8 @@ def test_a_text_that_is_not_utf8_is_named(tmp_path: Path, where: str) -> None:
 def test_times_in_an_unknown_zone_are_null(tmp_path: Path) -> None:
     times = pa.array([0], pa.timestamp("s", "Mars/Olympus"))
     nested = pa.StructArray.from_arrays([times], ["at"])
-    known = pa.array([0], pa.timestamp("s", "Europe/Berlin"))
-    columns = {"text": ["a"], "date": times, "in": nested, "known": known}
+    time_of_berlin = pa.array([0], pa.timestamp("s", "Europe/Berlin"))
+    columns = {"text": ["a"], "date": times, "in": nested, "known": time_of_berlin}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     (record,) = read_records(str(tmp_path / "a.parquet"), "a", "parquet", columns=None)
     assert record.fields == {
@@ -161,6 +163,9 @@ def test_splits_next_to_a_training_split_are_held_out() -> None:
 
     assert held_out("data/train-0.parquet", "data/test-0.parquet") == ["data/test-0.parquet"]
     assert held_out("train/0.jsonl", "validation/0.jsonl", "x.jsonl") == ["validation/0.jsonl"]
+    names = [f"{name}.jsonl" for name in ("held_out", "hold-out", "holdout", "devtest", "testset")]
+    assert held_out("trainset.jsonl", *names) == names
+    assert held_out("train.jsonl", "held.jsonl", "cash-out.jsonl", "attest.jsonl") == []
     assert held_out("test.jsonl", "posts.jsonl") == []
     assert held_out("train.jsonl", "contest.jsonl", "latest-train.jsonl") == []
     assert held_out("train.jsonl", "dev.jsonl", patterns=("train.jsonl", "dev.jsonl")) == []

@@ -1,6 +1,8 @@
-"""Words equal those found by plain Python; hashes of texts and n-grams are equal if and only if
-their words are. Signatures equal datasketch's; two documents share a band as often as their
-similarity predicts."""
+"""Words, hashes and signatures equal those of plain Python and datasketch.
+
+Hashes of texts and n-grams are equal if and only if their words are. Two documents share a band as
+often as their similarity predicts.
+"""
 
 from __future__ import annotations
 
@@ -54,16 +56,18 @@ TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), ma
 @given(texts=TEXTS, n=st.integers(1, 7))
 def test_shingles_are_equal_if_and_only_if_their_n_grams_are(texts: list[str], n: int) -> None:
     shingles = ngrams(hash_words(pa.array(texts, pa.string())), n)
-    grams = [plain.shingles(text, n) for text in texts]
-    assert np.diff(shingles.offsets).tolist() == [len(of_text) for of_text in grams]
-    named = list(
-        zip([gram for of_text in grams for gram in of_text], shingles.values.tolist(), strict=True)
-    )
-    assert len(set(named)) == len({gram for gram, _ in named}) == len({value for _, value in named})
-    for i, text in enumerate(texts):  # the same in any batch
-        assert (
-            ngrams(hash_words(pa.array([text])), n).values.tolist() == shingles.each()[i].tolist()
-        )
+    n_grams_of_texts = [plain.shingles(text, n) for text in texts]
+    assert np.diff(shingles.offsets).tolist() == [len(n_grams) for n_grams in n_grams_of_texts]
+    all_n_grams = []
+    for n_grams in n_grams_of_texts:
+        all_n_grams += n_grams
+    hashes = shingles.values.tolist()
+    pairs = set(zip(all_n_grams, hashes, strict=True))
+    assert len(pairs) == len(set(all_n_grams)) == len(set(hashes))
+    # A text has the same hashes in any batch.
+    for number, text in enumerate(texts):
+        in_own_batch = ngrams(hash_words(pa.array([text])), n)
+        assert in_own_batch.values.tolist() == shingles.each()[number].tolist()
 
 
 # Letters, separators, a combining mark, ideographs, scripts without spaces, pairs whose case
@@ -71,9 +75,10 @@ def test_shingles_are_equal_if_and_only_if_their_n_grams_are(texts: list[str], n
 ALPHABET = "aBz09 .,'\n\t\x00ÄßéñĞžЖж“”—…漢字かナไทย한국اب́\u200b\u00a0KſIıẞȺ😀𝒳𠀀"
 
 
-def listed(column: pa.Array) -> list[list[str]]:
+def words_in_column(column: pa.Array) -> list[list[str]]:
+    """Return the words of each text of a column."""
     words, offsets = find_words(column)
-    return [words[a:b].to_pylist() for a, b in pairwise(offsets.tolist())]
+    return [words[start:end].to_pylist() for start, end in pairwise(offsets.tolist())]
 
 
 @given(
@@ -83,33 +88,33 @@ def listed(column: pa.Array) -> list[list[str]]:
     st.booleans(),
 )
 def test_batch_or_slice_of_a_column_has_the_words_of_each_text(
-    texts: list[str], wide: bool
+    texts: list[str], is_large: bool
 ) -> None:
-    column = pa.array(texts, pa.large_string() if wide else pa.string())
-    assert listed(column) == [plain.words(text) for text in texts]
-    assert listed(column[1:-1]) == [plain.words(text) for text in texts[1:-1]]
+    column = pa.array(texts, pa.large_string() if is_large else pa.string())
+    assert words_in_column(column) == [plain.words(text) for text in texts]
+    assert words_in_column(column[1:-1]) == [plain.words(text) for text in texts[1:-1]]
 
 
 @settings(deadline=None)
 @given(st.one_of(st.text(ALPHABET), st.text(st.characters(exclude_categories=["Cs"]))))
-def test_the_words_of_one_text_are_those_of_a_column(text: str) -> None:
-    lower = text.lower()  # the two lower some letters to other ones
-    assert words_of(lower) == listed(pa.array([lower]))[0]
+def test_a_text_has_the_same_words_as_in_a_column(text: str) -> None:
+    # The two functions lower some letters to other ones.
+    lower = text.lower()
+    assert words_of(lower) == words_in_column(pa.array([lower]))[0]
 
 
-CASES = [
-    line.split("\t")
-    for line in Path(__file__).with_name("words.tsv").read_text("utf-8").splitlines()[1:]
-]
+CASES_FILE = Path(__file__).with_name("words.tsv")
+CASES = [line.split("\t") for line in CASES_FILE.read_text("utf-8").splitlines()[1:]]
 PAIRS = [(kind == "same", left, right) for kind, left, right in CASES if kind != "words"]
 
 
 @pytest.mark.parametrize(("text", "words"), [case[1:] for case in CASES if case[0] == "words"])
 def test_words_are_letters_marks_and_numbers_or_ideographs(text: str, words: str) -> None:
-    assert listed(pa.array([json.loads(text)])) == [json.loads(words)]
+    assert words_in_column(pa.array([json.loads(text)])) == [json.loads(words)]
 
 
 def hashed(*texts: str) -> list[bytes]:
+    """Return the hashes of texts."""
     column = pa.array(texts, pa.string())
     return hash_texts(column, hash_words(column))
 
@@ -119,33 +124,35 @@ ANY_TEXTS = st.lists(
 )
 
 
-@settings(deadline=None)  # the first one builds the table of characters
+# The first example builds the table of characters.
+@settings(deadline=None)
 @given(ANY_TEXTS)
 def test_text_hashes_are_equal_if_and_only_if_the_words_are(texts: list[str]) -> None:
-    same: dict[object, bytes] = {}
-    for text, found in zip(texts, hashed(*texts), strict=True):
-        what = tuple(plain.words(text)) or text
-        assert same.setdefault(what, found) == found
-        assert found == hashed(text)[0]
-    assert len(set(same.values())) == len(same)
+    hash_by_words: dict[object, bytes] = {}
+    for text, text_hash in zip(texts, hashed(*texts), strict=True):
+        # Texts without a word are equal only if they are the same.
+        words = tuple(plain.words(text)) or text
+        assert hash_by_words.setdefault(words, text_hash) == text_hash
+        assert text_hash == hashed(text)[0]
+    assert len(set(hash_by_words.values())) == len(hash_by_words)
 
 
-@pytest.mark.parametrize(("same", "left", "right"), PAIRS)
-def test_texts_of_the_same_words_have_the_same_hash(same: bool, left: str, right: str) -> None:
-    left, right = json.loads(left), json.loads(right)
-    for before in ("", "letters "):
-        texts = [before + left, before + right, "\u0301", "end"]
+@pytest.mark.parametrize(("is_same", "left", "right"), PAIRS)
+def test_texts_of_the_same_words_have_the_same_hash(is_same: bool, left: str, right: str) -> None:
+    left = json.loads(left)
+    right = json.loads(right)
+    have_no_words = not plain.words(left) and not plain.words(right)
+    for prefix in ("", "letters "):
+        texts = [prefix + left, prefix + right, "\u0301", "end"]
         first, second, *_ = hashed(*texts)
-        assert (first == second) == (
-            same or (bool(before) and not plain.words(left) and not plain.words(right))
-        )
-    assert listed(pa.array(texts)) == [plain.words(text) for text in texts]
+        assert (first == second) == (is_same or (bool(prefix) and have_no_words))
+    assert words_in_column(pa.array(texts)) == [plain.words(text) for text in texts]
 
 
 HASHES = st.lists(st.integers(0, 2**32 - 1), max_size=40)
 
 
-def test_the_documented_shares_of_pairs_are_those_of_the_bands() -> None:
+def test_the_documented_shares_of_pairs_follow_from_the_bands() -> None:
     page = Path(__file__).parents[3] / "docs" / "how-to" / "near-duplicates.md"
     table = re.findall(r"^\| (0\.\d+) \| ([\d.]+)% \|$", page.read_text("utf-8"), re.MULTILINE)
     assert len(table) == 8
@@ -167,7 +174,8 @@ def test_pairs_at_any_threshold_share_a_band(threshold: float) -> None:
     assert probability(threshold, bands, rows) >= 0.98
     if threshold >= 0.75:
         assert (bands, rows) == (BANDS, ROWS)
-    else:  # one row more would miss pairs
+    else:
+        # With another row, too many pairs would be missed.
         assert probability(threshold, BANDS * ROWS // (rows + 1), rows + 1) < 0.98
     left = np.random.default_rng(1).integers(0, 2**32, (bands * rows, 5_000), dtype=np.uint32)
     is_equal = np.random.default_rng(2).random(left.shape) < threshold
@@ -183,12 +191,13 @@ def test_pairs_share_a_band_as_often_as_predicted(similarity: float) -> None:
     right = np.where(rng.random(left.shape) < similarity, left, left + np.uint32(1))
     met = (band_hashes(left) == band_hashes(right)).any(axis=0).mean()
     assert met == pytest.approx(probability(similarity), abs=0.03)
-    assert (
-        len(np.unique(band_hashes(np.zeros((BANDS * ROWS, 1), np.uint32)))) == BANDS
-    )  # equal rows, other bands
+    # Bands with equal rows have different hashes.
+    equal_rows = np.zeros((BANDS * ROWS, 1), np.uint32)
+    assert len(np.unique(band_hashes(equal_rows))) == BANDS
 
 
 def datasketch_signature(hashes: list[int], count: int) -> list[int]:
+    """Return the signature that datasketch computes."""
     sketch = MinHash(count, hashfunc=int, scheme="affine32")
     sketch.update_batch(hashes)
     return sketch.hashvalues.tolist()
@@ -214,10 +223,10 @@ def test_signatures_do_not_depend_on_batches(sizes: list[int]) -> None:
 
 
 def test_a_long_text_does_not_saturate_its_signature() -> None:
-    """Two sets of 1,500,000 shingles, as in 10 MB of text, that share half of their union."""
+    """Two sets of 1,500,000 shingles, as in 10 MB of text, share half of their union."""
     values = np.random.default_rng(0).permutation(2**22).astype(np.uint64)
     hashes = (values * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)).astype(np.uint32)
     pair = np.concatenate([hashes[:1_500_000], hashes[500_000:2_000_000]])
-    found = signatures(pair, np.array([0, 1_500_000, 3_000_000]), 256)
-    assert abs((found[:, 0] == found[:, 1]).mean() - 0.5) < 0.1
-    assert len(np.unique(found[:, 0])) > 200
+    both_signatures = signatures(pair, np.array([0, 1_500_000, 3_000_000]), 256)
+    assert abs((both_signatures[:, 0] == both_signatures[:, 1]).mean() - 0.5) < 0.1
+    assert len(np.unique(both_signatures[:, 0])) > 200

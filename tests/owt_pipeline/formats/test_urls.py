@@ -1,5 +1,7 @@
-"""Canonical URLs: common variants have the same one, and canonicalization never crashes and is
-idempotent."""
+"""Common variants of a URL have the same canonical URL.
+
+Canonicalization never crashes, and is idempotent.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ from owt_pipeline.formats.urls import (
 )
 
 CASES = json.loads(Path(__file__).with_name("urls.json").read_bytes())
-"""Spellings by their canonical URL, with tracking parameters in the last; URLs of different
-pages; what is no URL."""
-VARIANTS, DIFFERENT = CASES["variants"], CASES["different"]
+# Spellings by their canonical URL. The last spelling has tracking parameters.
+VARIANTS = CASES["variants"]
+# URLs of different pages.
+DIFFERENT = CASES["different"]
+# Texts that are not URLs.
 BAD = [
     *CASES["bad"],
     f"http://{'a' * 64}.com/",
@@ -227,18 +231,17 @@ routes = st.sampled_from(["", "#top", "#", "#!", "#!/a", "#!/b", "#/a", "#/b", "
 def test_canonical_url_loses_only_tracking_parameters(
     host: str, path: str, query: list[tuple[str, str]], fragment: str
 ) -> None:
-    """So two URLs are one page only if they differ in tracking parameters, a final slash, or an
-    anchor."""
+    """Two URLs of a page differ only in tracking parameters, a final slash, or an anchor."""
     tracking = {"utm_source", "srsltid", "fbclid"} | {
         "cnn.com": {"hpt"},
         "amazon.de": {"psc", "ref"},
     }.get(host, set())
-    kept = [f"{name}={value}" for name, value in query if name.lower() not in tracking]
-    route = fragment if fragment in ("#!/a", "#!/b", "#/a", "#/b") else ""
-    expected = (
-        f"https://{host}{path.rstrip('/') or '/'}{'?' + '&'.join(kept) if kept else ''}{route}"
-    )
-    posted = (
-        f"http://www.{host}{path}?{'&'.join(f'{name}={value}' for name, value in query)}{fragment}"
-    )
+    parameters = [f"{name}={value}" for name, value in query]
+    expected = f"https://{host}{path.rstrip('/') or '/'}"
+    kept_parameters = [f"{name}={value}" for name, value in query if name.lower() not in tracking]
+    if kept_parameters:
+        expected += "?" + "&".join(kept_parameters)
+    if fragment in ("#!/a", "#!/b", "#/a", "#/b"):
+        expected += fragment
+    posted = f"http://www.{host}{path}?{'&'.join(parameters)}{fragment}"
     assert canonical_url(posted) == expected

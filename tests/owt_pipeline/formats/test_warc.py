@@ -100,7 +100,7 @@ def test_chunks_are_joined(pieces: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("size", [b"+3", b"0x3", b"1_0", b"-5"])
-def test_a_number_with_a_sign_is_no_size_of_a_chunk(size: bytes) -> None:
+def test_a_number_with_a_sign_is_not_a_size_of_a_chunk(size: bytes) -> None:
     body = size + b"\r\nabc\r\n0\r\n\r\n"
     assert decode_body([("Transfer-Encoding", "chunked")], body, 10_000) == body
     with pytest.raises(BadMessage, match="no length"):
@@ -164,7 +164,8 @@ def test_decompression_bomb_stops_at_the_limit(encoding: str) -> None:
     assert peak < 5_000_000
 
 
-@pytest.mark.timeout(60)  # with the square of their number, minutes
+# A time that grows with the square of their number would be minutes.
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("encoding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)]
 )
@@ -172,10 +173,8 @@ def test_a_body_of_very_many_empty_members_is_decoded(
     encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
     empty = compress(b"")
-    assert (
-        decode_body([("Content-Encoding", encoding)], empty * (6_000_000 // len(empty)), 1000)
-        == b""
-    )
+    body = empty * (6_000_000 // len(empty))
+    assert decode_body([("Content-Encoding", encoding)], body, 1000) == b""
 
 
 def test_a_decoded_body_with_coding_headers_is_unchanged() -> None:
@@ -185,7 +184,8 @@ def test_a_decoded_body_with_coding_headers_is_unchanged() -> None:
 
 def test_an_encoded_body_that_begins_like_a_page_is_decoded() -> None:
     page = b"<html>" + b"some words " * 60
-    in_brotli = bytes.fromhex(  # flushed after 121 bytes
+    # It was flushed after 121 bytes.
+    in_brotli = bytes.fromhex(
         "0b3c0000041c72a427ba59d88292905912cbe04a5d12e2d7902e6000012200400220080b601b"
     )
     assert in_brotli.lstrip().startswith(b"<")

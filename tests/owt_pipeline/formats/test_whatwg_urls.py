@@ -23,6 +23,8 @@ CASES: list[Case] = [
 # The parts of a parsed http URL.
 _PARTS = re.compile(r"(https?://)(?:[^/?#]*@)?([^/?#]*)([^#]*)(#.*)?", re.DOTALL)
 
+# The cases that ours reads otherwise on purpose. A pattern matches the input, or the base and the
+# input.
 DIVERGENCES = {
     # Such a host stays as it is written, and whatever it resolves to is checked before connecting.
     "numbers for an address": (
@@ -37,13 +39,13 @@ DIVERGENCES = {
     # No server can be reached at such a port.
     "the port 0, and ports with more than ten digits": r"http://f:0+(?:80)?/c",
 }
-"""What ours reads otherwise on purpose: by what they have in common, a pattern for inputs, or for
-base and input."""
 
 
 def expected(parsed: str | None) -> str | None:
-    """Return the URL that is requested: without a user, an empty query, or a fragment that only
-    names a place in the page."""
+    """Return the URL that is requested.
+
+    It has no user, no empty query, and no fragment that only names a place in the page.
+    """
     parts = _PARTS.fullmatch(parsed) if parsed else None
     if parts is None:
         return None
@@ -65,6 +67,7 @@ def ours(base: str | None, text: str) -> str | None:
 
 
 def divergence_of(case: Case) -> str | None:
+    """Return the name of the divergence that a case belongs to; None if ours has to agree."""
     base, text, _ = case
     for name, pattern in DIVERGENCES.items():
         if re.fullmatch(pattern, text) or re.fullmatch(pattern, f"{base} {text}"):

@@ -1,4 +1,4 @@
-"""owt import: your own text as documents/."""
+"""owt import turns the user's texts into documents/."""
 
 from __future__ import annotations
 
@@ -33,27 +33,32 @@ from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.runs import ask_owt, snapshot
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def json_lines(*rows: Any) -> bytes:
+    """Return rows as JSON lines."""
     return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
 
 
 def imported(workdir: Path, *files: Path | str, **options: Any) -> Manifest:
+    """Run import over files; return its manifest."""
     chosen = Options(files=tuple(map(str, files)), **{"num_shards": 3, **options})
     return run_stage(STAGE, chosen, Runtime(Storage(str(workdir))))[0]
 
 
 def reader_of(workdir: Path) -> DatasetReader:
+    """Return a reader of the imported documents."""
     return DatasetReader.open(Storage(str(workdir)), "documents")
 
 
 def documents(workdir: Path) -> list[dict[str, Any]]:
+    """Return the imported documents in the order of their texts."""
     return sorted(reader_of(workdir).table().to_pylist(), key=lambda row: row["text"])
 
 
 def rejects(workdir: Path) -> list[tuple[str, str]]:
+    """Return the reasons and details of the rejects, sorted."""
     rows = reader_of(workdir).table(kind="rejects").to_pylist()
     return sorted((row["reason"], row["detail"]) for row in rows)
 
@@ -78,23 +83,36 @@ def test_json_lines_are_imported_plain_or_compressed(
     path.write_bytes(compress(json_lines(*rows)))
     manifest = imported(tmp_path / "run", path)
     assert str(manifest.counts) == "2 in = 2 out"
-    given = [{k: v for k, v in row.items() if v is not None} for row in documents(tmp_path / "run")]
-    about = {"title": "T", "author": "A", "date": "2013-05-06", "language": "en", "subreddits": []}
-    assert given == [
-        {"url_id": id_of(canonical_url(url)), "url": canonical_url(url), "text": "first", **about},
-        {"url_id": xxhash.xxh3_64_intdigest(b"second"), "text": "second", "subreddits": []},
-    ]
+    first, second = documents(tmp_path / "run")
+    assert {name: value for name, value in first.items() if value is not None} == {
+        "url_id": id_of(canonical_url(url)),
+        "url": canonical_url(url),
+        "text": "first",
+        "title": "T",
+        "author": "A",
+        "date": "2013-05-06",
+        "language": "en",
+        "subreddits": [],
+    }
+    assert {name: value for name, value in second.items() if value is not None} == {
+        "url_id": xxhash.xxh3_64_intdigest(b"second"),
+        "text": "second",
+        "subreddits": [],
+    }
 
 
 def test_every_record_is_imported_or_rejected_with_its_place(tmp_path: Path) -> None:
-    """records.txt has what becomes of those in records/: the first document of a URL is kept, in
-    the order of names."""
-    manifest = imported(tmp_path, HERE / "records/b.jsonl", HERE / "records/a.jsonl")
-    seen = [f"{row['text']} {row['url'] or ''}".strip() for row in documents(tmp_path)]
-    seen += [f"{reason}: {detail}" for reason, detail in rejects(tmp_path)]
-    assert sorted(seen) == (HERE / "records.txt").read_text().splitlines()
+    """records.txt has the outcome of each record of records/.
+
+    The first document of a URL is kept, in the order of the names of files.
+    """
+    manifest = imported(tmp_path, FOLDER / "records/b.jsonl", FOLDER / "records/a.jsonl")
+    outcomes = [f"{row['text']} {row['url'] or ''}".strip() for row in documents(tmp_path)]
+    outcomes += [f"{reason}: {detail}" for reason, detail in rejects(tmp_path)]
+    assert sorted(outcomes) == (FOLDER / "records.txt").read_text().splitlines()
     assert str(manifest.counts) == "14 in = 5 out + 5 bad_record + 2 empty_text + 2 repeated_id"
-    assert [problem for found in verify(Storage(str(tmp_path))) for problem in found.problems] == []
+    for finding in verify(Storage(str(tmp_path))):
+        assert finding.problems == []
 
 
 def test_parquet_is_imported_by_columns_including_nested_ones(tmp_path: Path) -> None:
@@ -113,8 +131,8 @@ def test_parquet_is_imported_by_columns_including_nested_ones(tmp_path: Path) ->
     names = {"text_field": "body", "url_field": "meta.link", "date_field": "meta.on"}
     manifest = imported(tmp_path / "run", tmp_path / "in.parquet", **names)
     assert str(manifest.counts) == "3 in = 2 out + 1 empty_text"
-    found = [(row["text"], row["url"], row["date"]) for row in documents(tmp_path / "run")]
-    assert found == [("first", "https://h.org/1", "1970-01-01"), ("third", None, None)]
+    rows = [(row["text"], row["url"], row["date"]) for row in documents(tmp_path / "run")]
+    assert rows == [("first", "https://h.org/1", "1970-01-01"), ("third", None, None)]
     with pytest.raises(UserError, match=r"none of the columns .*text.*; it has body, meta, rest"):
         imported(tmp_path / "run2", tmp_path / "in.parquet")
 
@@ -148,13 +166,14 @@ WIKITEXT = (
 @pytest.mark.parametrize("name", ["wiki.valid.raw", "wiki.valid.tokens"])
 def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(WIKITEXT)
-    found = read_records(str(tmp_path / name), name, "text", columns=(), split_text="wikitext")
-    places, texts = zip(
-        *((record.where, record.fields["text"]) for record in found if record.fields), strict=True
+    all_records = read_records(
+        str(tmp_path / name), name, "text", columns=(), split_text="wikitext"
     )
+    articles = [record for record in all_records if record.fields]
+    texts = [article.fields["text"] for article in articles]
     assert "".join(texts) == WIKITEXT
     assert [text.split(" = ")[1] for text in texts] == ["Robert Boulter", "Du Fu", "The sign"]
-    assert [*places] == [f"{name}:{line}" for line in (1, 14, 19)]
+    assert [article.where for article in articles] == [f"{name}:{line}" for line in (1, 14, 19)]
     imported(tmp_path / "run", tmp_path / name, split_text="wikitext")
     assert sorted(row["text"] for row in documents(tmp_path / "run")) == sorted(texts)
     imported(tmp_path / "run", tmp_path / name)
@@ -162,8 +181,9 @@ def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, na
 
 
 def texts_of(path: Path, split_text: str) -> list[str]:
-    found = read_records(str(path), "in", "text", columns=(), split_text=split_text)
-    return [record.fields["text"] for record in found if record.fields]
+    """Return the texts of a file that is split in a way."""
+    texts = read_records(str(path), "in", "text", columns=(), split_text=split_text)
+    return [record.fields["text"] for record in texts if record.fields]
 
 
 LINES = [" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\n"]
@@ -174,22 +194,25 @@ LINES = [" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\
 def test_blank_lines_and_titles_lose_no_line(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str
 ) -> None:
-    path, content = (
-        tmp_path_factory.mktemp("text") / "wiki.test.tokens",
-        "".join(lines).replace("\n", end),
-    )
+    path = tmp_path_factory.mktemp("text") / "wiki.test.tokens"
+    content = "".join(lines).replace("\n", end)
     path.write_bytes(content.encode())
-    assert "".join(texts := texts_of(path, "wikitext")) == content
-    blank = [not line.strip() for line in lines]
-    titles = [
-        k
-        for k in range(len(lines))
-        if lines[k] == " = A = \n" and (blank[k - 1] or not any(blank[:k]))
-    ]
-    before_first = any(line.strip() for line in lines[: titles[0]]) if titles else any(lines)
-    assert len(texts) == len(titles) + before_first
-    of_blocks = [line for text in texts_of(path, "blank_lines") for line in text.splitlines()]
-    assert of_blocks == [line for line in content.splitlines() if line.strip()]
+    texts = texts_of(path, "wikitext")
+    assert "".join(texts) == content
+    is_blank = [not line.strip() for line in lines]
+    title_numbers = []
+    for number, line in enumerate(lines):
+        is_first = not any(is_blank[:number])
+        if line == " = A = \n" and (is_blank[number - 1] or is_first):
+            title_numbers.append(number)
+    has_text_before_titles = any(lines)
+    if title_numbers:
+        has_text_before_titles = not all(is_blank[: title_numbers[0]])
+    assert len(texts) == len(title_numbers) + has_text_before_titles
+    lines_of_blocks = []
+    for text in texts_of(path, "blank_lines"):
+        lines_of_blocks += text.splitlines()
+    assert lines_of_blocks == [line for line in content.splitlines() if line.strip()]
 
 
 @given(
@@ -203,10 +226,9 @@ def test_json_lines_are_read_as_written(
 ) -> None:
     path = tmp_path_factory.mktemp("json") / "in.jsonl"
     path.write_bytes(json_lines(*rows))
-    found = read_records(str(path), "in", "jsonl", columns=(), split_text="file")
-    assert [(record.where, record.fields) for record in found] == [
-        (f"in:{n}", row) for n, row in enumerate(rows, 1)
-    ]
+    read = read_records(str(path), "in", "jsonl", columns=(), split_text="file")
+    expected = [(f"in:{line}", row) for line, row in enumerate(rows, 1)]
+    assert [(record.where, record.fields) for record in read] == expected
 
 
 def test_an_overlong_line_is_one_bad_record(
@@ -243,13 +265,17 @@ def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(
 def test_changed_byte_in_a_file_runs_import_again(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(json_lines(*({"text": f"{i} " + "x" * 1000} for i in range(5000))))
-    options, runtime = Options(files=(str(path),)), Runtime(Storage(str(tmp_path / "run")))
-    assert run_stage(STAGE, options, runtime)[1]
-    assert not run_stage(STAGE, options, runtime)[1]
+    options = Options(files=(str(path),))
+    runtime = Runtime(Storage(str(tmp_path / "run")))
+    _, ran = run_stage(STAGE, options, runtime)
+    assert ran
+    _, ran = run_stage(STAGE, options, runtime)
+    assert not ran
     with path.open("r+b") as file:
         file.seek(2_500_000)
         file.write(b"y")
-    assert run_stage(STAGE, options, runtime)[1]
+    _, ran = run_stage(STAGE, options, runtime)
+    assert ran
 
 
 def test_the_command_takes_files_without_a_flag(
@@ -261,7 +287,8 @@ def test_the_command_takes_files_without_a_flag(
     arguments = [run, str(tmp_path / "a.jsonl"), "--text_field", "body", str(tmp_path / "b.jsonl")]
     assert cli.main(["import", *arguments]) == 0
     assert [row["text"] for row in documents(tmp_path / "run")] == ["a", "b"]
-    assert cli.main(["import", run]) == 0  # its settings name them
+    # The settings of the run name the files.
+    assert cli.main(["import", run]) == 0
     assert "2 in = 2 out (finished)" in capsys.readouterr().err
     assert cli.main(["import", str(tmp_path / "another")]) == 2
     assert "the command has no files to import" in capsys.readouterr().err
@@ -294,26 +321,27 @@ def test_unreadable_file_is_one_clear_error(
 
 def test_a_run_that_collected_is_not_imported_into(small_run: Path, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "mine"}\n')
-    said = ask_owt("import", small_run, tmp_path / "in.jsonl", code=1)
-    assert "contains collected URLs, which import would replace" in said
+    output = ask_owt("import", small_run, tmp_path / "in.jsonl", code=1)
+    assert "contains collected URLs, which import would replace" in output
     assert not (small_run / "ledger/import").exists()
 
 
 def test_damaged_text_is_imported_again_in_its_place(small_config: Path, tmp_path: Path) -> None:
-    post, run = tmp_path / "post.jsonl", tmp_path / "run"
+    post = tmp_path / "post.jsonl"
+    run = tmp_path / "run"
     post.write_bytes(json_lines({"text": "one"}, {"text": "two"}))
     command = ("import", run, post, "--num_shards", 1, "--workers", 1)
     ask_owt(*command)
-    before = snapshot(run)
+    files_before = snapshot(run)
     (path,) = run.glob("documents/part-00000-*.parquet")
     path.write_bytes(path.read_bytes()[:-9])
     assert f"{path}" in ask_owt("verify", run, "--repair", code=1)
     assert not path.exists()
-    asked = ask_owt("run", run, small_config, "--min_tokens", 1, "--until", "clean", code=1)
-    assert f"run `owt import {run}` with the same files to rebuild it" in asked
+    output = ask_owt("run", run, small_config, "--min_tokens", 1, "--until", "clean", code=1)
+    assert f"run `owt import {run}` with the same files to rebuild it" in output
     assert not (run / "ledger/urls").exists()
     ask_owt(*command)
-    assert snapshot(run) == before
+    assert snapshot(run) == files_before
 
 
 FOLDERS = {
@@ -347,17 +375,17 @@ def test_a_folder_is_read_with_its_subfolders(
     imported(tmp_path / "run", tmp_path / "in")
     assert len(documents(tmp_path / "run")) == len(read)
     assert all(any(name in row["text"] for row in documents(tmp_path / "run")) for name in read)
-    said = [message for message in caplog.messages if "left out" in message]
-    assert [all(name in message for name in left_out) for message in said] == (
-        [True] if left_out else []
-    )
+    messages = [message for message in caplog.messages if "left out" in message]
+    assert len(messages) == bool(left_out)
+    for message in messages:
+        assert all(name in message for name in left_out)
 
 
 def test_hidden_files_are_read_if_they_are_named(tmp_path: Path) -> None:
     (tmp_path / "_a.jsonl").write_bytes(json_lines({"text": "one"}))
     (tmp_path / "b.jsonl").write_bytes(json_lines({"text": "two"}))
-    for run, (pattern, text) in enumerate(
-        {"_a.jsonl": "one", "_*.jsonl": "one", "*.jsonl": "two"}.items()
-    ):
-        imported(tmp_path / str(run), tmp_path / pattern)
-        assert [row["text"] for row in documents(tmp_path / str(run))] == [text]
+    text_by_pattern = {"_a.jsonl": "one", "_*.jsonl": "one", "*.jsonl": "two"}
+    for number, (pattern, text) in enumerate(text_by_pattern.items()):
+        run = tmp_path / str(number)
+        imported(run, tmp_path / pattern)
+        assert [row["text"] for row in documents(run)] == [text]

@@ -1,4 +1,4 @@
-"""DuckDB over a run's files: counts that are made independently of the report's."""
+"""DuckDB over a run's files counts independently of the report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def queries(run: Path) -> Callable[[str], list[tuple]]:
-    """Gives the rows of a query over the datasets of a run, and over `NAME_rejects`."""
+    """Return a function for the rows of a query over a run's datasets, and over `NAME_rejects`."""
     duckdb = pytest.importorskip("duckdb")
     connection = duckdb.connect()
     for name in ("urls", "pages", "documents", "clean", "duplicates", "corpus"):

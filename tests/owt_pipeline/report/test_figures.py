@@ -1,4 +1,4 @@
-"""The figures of a small run's report, against counts that DuckDB makes of its files."""
+"""The figures of a small run's report equal the counts that DuckDB makes of its files."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from owt_pipeline.stages.report.tables import figure_names, read_figure
 
 
 def rows_of(stats: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = stats["figures"][name]["rows"]
-    return found
+    """Return the rows of a figure."""
+    rows: list[dict[str, Any]] = stats["figures"][name]["rows"]
+    return rows
 
 
-def test_each_figure_describes_its_count_and_can_be_drawn(
-    stats: dict[str, Any],
-) -> None:
+def test_each_figure_describes_its_count_and_can_be_drawn(stats: dict[str, Any]) -> None:
     assert list(stats["figures"]) == [file.partition("_")[2] for file in figure_names()]
     for file, (name, figure) in zip(figure_names(), stats["figures"].items(), strict=True):
-        said = read_figure(file)
+        source = read_figure(file)
         assert (figure["heading"], figure["sentence"], figure["chart"]) == (
-            said.heading,
-            said.sentence,
-            said.chart,
+            source.heading,
+            source.sentence,
+            source.chart,
         )
-        assert said.heading[0].isupper()
-        assert said.sentence.endswith(".")
+        assert source.heading[0].isupper()
+        assert source.sentence.endswith(".")
         drawn = list(charts(name, figure))
-        assert bool(drawn) == (said.chart != "table" and bool(figure["rows"]))
+        assert bool(drawn) == (source.chart != "table" and bool(figure["rows"]))
 
 
 def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable) -> None:
@@ -56,21 +55,18 @@ def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable)
         assert {row["reason"]: row["count"] for row in stage["rejected"]} == rejected
         assert stage["entered"] == left + sum(rejected.values())
         for row in stage["rejected"]:
-            found = sql(
-                f"select url_id, url, detail from {name}_rejects where reason = '{row['reason']}'"
-            )
+            query = f"select url_id, url, detail from {name}_rejects where reason = "
+            rejects = sql(f"{query}'{row['reason']}'")
             sample = [(item["url_id"], item["url"], item["detail"]) for item in row["sample"]]
-            assert set(sample) <= set(found)
-            assert len(sample) == min(10, len({url_id for url_id, *_ in found}))
-    assert (
-        by_dataset["tokens"]["left"] == by_dataset["corpus"]["left"] == stats["totals"]["documents"]
-    )
+            assert set(sample) <= set(rejects)
+            assert len(sample) == min(10, len({url_id for url_id, *_ in rejects}))
+    num_documents = stats["totals"]["documents"]
+    assert by_dataset["tokens"]["left"] == by_dataset["corpus"]["left"] == num_documents
 
 
-COUNTED = {
-    file.stem: file.read_text() for file in sorted(Path(__file__).parent.glob("counted/*.sql"))
-}
-"""For each figure a query over the run's files that counts the same; it may leave columns out."""
+# For each figure, a query over the run's files that counts the same. It may leave columns out.
+QUERIES = sorted(Path(__file__).parent.glob("counted/*.sql"))
+COUNTED = {file.stem: file.read_text() for file in QUERIES}
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -80,11 +76,13 @@ def test_a_figure_has_the_rows_that_are_counted_again(
     columns = [column for column, *_ in sql(f"describe {COUNTED[name]}")]
     expected = sql(COUNTED[name])
     assert expected
-    for ours, theirs in zip(rows_of(stats, name), expected, strict=True):
-        assert [ours[column] for column in columns] == [
-            pytest.approx(value, abs=0.06 if value > 1 else 2e-6) if type(value) is float else value
-            for value in theirs
-        ]
+    for row, expected_row in zip(rows_of(stats, name), expected, strict=True):
+        for column, value in zip(columns, expected_row, strict=True):
+            if type(value) is float:
+                # The report rounds its numbers.
+                assert row[column] == pytest.approx(value, abs=0.06 if value > 1 else 2e-6)
+            else:
+                assert row[column] == value
 
 
 LENGTHS = {
@@ -96,7 +94,7 @@ LENGTHS = {
 
 
 def bins_of(stats: dict[str, Any]) -> Iterator[tuple[int, str, str, float, float]]:
-    """(rows, table, column, low, below) of each bar of a histogram."""
+    """Yield the rows, table, column, lower and upper end of each bar of a histogram."""
     for row in rows_of(stats, "histograms"):
         column, table = LENGTHS[row["measure"]]
         yield row["documents"], table, column, row["low"], row["below"]
@@ -104,14 +102,10 @@ def bins_of(stats: dict[str, Any]) -> Iterator[tuple[int, str, str, float, float
         if row["measure"] == "bytes":
             yield row["pages"], "pages", "body_bytes", row["low"], row["below"]
     for row in rows_of(stats, "signals"):
-        near = 1e-8  # 0.3 is below 6 / 20
-        yield (
-            row["documents"],
-            "clean",
-            f"signals.{row['signal']}",
-            row["low"] - near,
-            row["below"] - near,
-        )
+        # In floats, 0.3 is below 6 / 20.
+        low = row["low"] - 1e-8
+        below = row["below"] - 1e-8
+        yield row["documents"], "clean", f"signals.{row['signal']}", low, below
     for row in rows_of(stats, "scores"):
         for name in ("urls", "pages", "corpus"):
             yield row[name], name, "score", row["low"] or -(10**6), (row["high"] or 10**9) + 1
@@ -122,10 +116,9 @@ def bins_of(stats: dict[str, Any]) -> Iterator[tuple[int, str, str, float, float
 
 
 def test_bars_count_the_rows_of_their_bins(stats: dict[str, Any], sql: Callable) -> None:
-    for rows, table, column, low, below in bins_of(stats):
-        assert sql(
-            f"select count(*) from {table} where {column} >= {low} and {column} < {below}"
-        ) == [(rows,)], column
+    for num_rows, table, column, low, below in bins_of(stats):
+        query = f"select count(*) from {table} where {column} >= {low} and {column} < {below}"
+        assert sql(query) == [(num_rows,)], column
     assert {row["signal"].partition(".")[0] for row in rows_of(stats, "signals")} >= {
         "gopher_quality",
         "gopher_repetition",
@@ -142,9 +135,13 @@ def test_an_axis_has_every_range_and_each_label_ascends(stats: dict[str, Any]) -
     figures = (("histograms", "measure", "length"), ("times", "measure", "value"))
     for name, group, label in (*figures, ("signals", "signal", "range")):
         rows = rows_of(stats, name)
-        for before, after in itertools.pairwise(rows):
-            if before[group] == after[group]:
-                assert after["low"] == pytest.approx(before["below"]), (name, before, after)
+        for row_before, next_row in itertools.pairwise(rows):
+            if row_before[group] == next_row[group]:
+                assert next_row["low"] == pytest.approx(row_before["below"]), (
+                    name,
+                    row_before,
+                    next_row,
+                )
         for row in rows:
             ends = [float(end) for end in re.split("–| to ", row[label])]
             assert ends == sorted(ends), row
@@ -174,17 +171,16 @@ def test_thresholds_count_the_documents_that_they_would_reject(
     assert beyond == sum(row["documents"] for row in rows), two_sided
 
 
-def test_splits_are_those_of_the_shards(stats: dict[str, Any], small_run: Path) -> None:
+def test_splits_have_the_documents_of_the_shards(stats: dict[str, Any], small_run: Path) -> None:
     rows = {row["split"]: row for row in rows_of(stats, "splits")}
     for split, folder in (("train", "train"), ("validation", "val")):
-        shards = [
-            pa.ipc.open_file(path).read_all() for path in small_run.glob(f"tokens/{folder}/*.arrow")
-        ]
-        lengths = [n for shard in shards for n in shard["n_tokens"].to_pylist()]
+        lengths = []
+        for path in small_run.glob(f"tokens/{folder}/*.arrow"):
+            lengths += pa.ipc.open_file(path).read_all()["n_tokens"].to_pylist()
         assert (rows[split]["documents"], rows[split]["tokens"]) == (len(lengths), sum(lengths))
 
 
-def test_the_totals_are_those_of_the_shards(stats: dict[str, Any], sql: Callable) -> None:
+def test_the_totals_equal_the_sums_over_the_shards(stats: dict[str, Any], sql: Callable) -> None:
     ((tokens,),) = sql("select sum(len(tokens))::bigint from tokens")
     ((size,),) = sql("select sum(strlen(text))::bigint from corpus")
     assert (stats["totals"]["tokens"], stats["totals"]["text_bytes"]) == (tokens, size)
@@ -197,11 +193,10 @@ def test_the_totals_are_those_of_the_shards(stats: dict[str, Any], sql: Callable
 
 
 def is_shown(document: dict[str, Any], table: str, sql: Callable) -> bool:
-    """Whether a document is shown as it is in a table."""
-    found = sql(
-        f"select url, text[:3000], length(text) from {table} where url_id = {document['url_id']}"
-    )
-    return found == [(document["url"], document["text"], document["characters"])]
+    """Return whether a document is shown as it is in a table."""
+    query = f"select url, text[:3000], length(text) from {table} where url_id = "
+    rows = sql(f"{query}{document['url_id']}")
+    return rows == [(document["url"], document["text"], document["characters"])]
 
 
 def test_removals_show_both_texts(stats: dict[str, Any], sql: Callable) -> None:
@@ -222,13 +217,10 @@ def test_dropped_examples_are_of_their_filter(stats: dict[str, Any], sql: Callab
     assert all(is_shown(document, "corpus", sql) for document in stats["documents"])
     reasons = dict(sql("select reason, count(*) from clean_rejects group by 1"))
     dropped = {row["reason"]: row["documents"] for row in stats["dropped"]}
-    assert {reason: len(some) for reason, some in dropped.items()} == {
-        r: min(20, n) for r, n in reasons.items()
-    }
+    num_examples = {reason: len(documents) for reason, documents in dropped.items()}
+    assert num_examples == {reason: min(20, count) for reason, count in reasons.items()}
     for reason, documents in dropped.items():
         for document in documents:
             assert is_shown(document, "documents", sql)
-            found = sql(
-                f"select reason, detail from clean_rejects where url_id = {document['url_id']}"
-            )
-            assert found == [(reason, document["detail"])]
+            query = f"select reason, detail from clean_rejects where url_id = {document['url_id']}"
+            assert sql(query) == [(reason, document["detail"])]

@@ -1,5 +1,7 @@
-"""The report's page in a real browser, and one whose titles, URLs, texts and subreddits try to
-act in it."""
+"""The report's page in a real browser.
+
+In another run, titles, URLs, texts and subreddits try to act in the page.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ SECTIONS = ("funnel", *FIGURES, "documents", "dropped", "removals", "settings")
 
 
 def sections_of(page: str) -> list[str]:
+    """Return the ids of the sections of a page."""
     return html.fromstring(page).xpath("//section/@id")
 
 
@@ -41,12 +44,11 @@ def test_hints_name_reasons_and_flags_that_exist() -> None:
         assert set(re.findall(r"--(\w+)", hint)) <= names, hint
 
 
-def test_the_page_is_small_complete_and_alone(small_run: Path) -> None:
+def test_the_page_is_small_and_complete_and_loads_nothing(small_run: Path) -> None:
     text = (small_run / "report" / "index.html").read_text()
     assert len(text) < 1_000_000
-    shown = [
-        name for name in SECTIONS if name not in ("generations", "reserved")
-    ]  # of which the demo has none
+    # The demo has one generation, and no page that reserves its use.
+    shown = [name for name in SECTIONS if name not in ("generations", "reserved")]
     assert sections_of(text) == shown
     page = html.fromstring(text)
     references = page.xpath("//@src | //*[not(self::a)]/@href | //a[starts-with(@href, '#')]/@href")
@@ -71,15 +73,18 @@ page.src = {page};
 
 
 def look_at(page: Path, width: int, dark: bool, folder: Path) -> dict[str, Any]:
-    """What `look` of page_checks.js finds on a page in a browser; fails where that says an error
-    or a warning."""
+    """Return what `look` of page_checks.js finds on a page in a browser.
+
+    Fails if the browser reports an error or a warning.
+    """
     programs = ("chromium", "chromium-browser", "google-chrome", "chrome")
     program = next(filter(None, map(shutil.which, programs)), None)
     if program is None:
         pytest.skip(
             f"no browser: none of {', '.join(programs)} is installed (apt-get install chromium)"
         )
-    checks, frame = Path(__file__).with_name("page_checks.js").read_text(), folder / "frame.html"
+    checks = Path(__file__).with_name("page_checks.js").read_text()
+    frame = folder / "frame.html"
     frame.write_text(
         FRAME.format(width=width, checks=json.dumps(checks), page=json.dumps(page.as_uri()))
     )
@@ -88,13 +93,10 @@ def look_at(page: Path, width: int, dark: bool, folder: Path) -> dict[str, Any]:
         "--no-sandbox",
         "--disable-gpu",
         f"--user-data-dir={folder / 'profile'}",
-    ]
-    flags += [
+        # The page is a file, in a frame of another file.
         "--disable-web-security",
         "--window-size=1400,1000",
         "--enable-logging=stderr",
-    ]  # a frame of a file
-    flags += [
         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
         "--virtual-time-budget=120000",
         "--dump-dom",
@@ -102,11 +104,12 @@ def look_at(page: Path, width: int, dark: bool, folder: Path) -> dict[str, Any]:
     command = [program, *flags, frame.as_uri()]
     # A headless browser may print the page before its frames were drawn; then nothing was found.
     for _ in range(10):
-        answer = html.fromstring(dumped_page(command, folder / "said")).get_element_by_id("found")
-        assert "CONSOLE" not in (folder / "said").read_text()
-        if answer.text:
-            found: dict[str, Any] = json.loads(answer.text)
-            return found
+        page_of_frame = html.fromstring(dumped_page(command, folder / "messages"))
+        assert "CONSOLE" not in (folder / "messages").read_text()
+        result = page_of_frame.get_element_by_id("found").text
+        if result:
+            findings: dict[str, Any] = json.loads(result)
+            return findings
     raise AssertionError("the browser printed the page ten times before it was drawn")
 
 
@@ -119,7 +122,8 @@ def dumped_page(command: list[str], log: Path) -> str:
             page += line
             if line.endswith("</html>\n"):
                 break
-        process.kill()  # some never end
+        # Some browsers never end.
+        process.kill()
         process.communicate()
     return page
 
@@ -130,20 +134,20 @@ def test_the_page_draws_in_a_browser_and_nothing_is_cut(
     small_run: Path, stats: dict[str, Any], tmp_path: Path, width: int, dark: bool
 ) -> None:
     """A phone shows the first sections, and the others on demand."""
-    found = look_at(small_run / "report" / "index.html", width, dark, tmp_path)
+    findings = look_at(small_run / "report" / "index.html", width, dark, tmp_path)
     if width == 390:
-        assert found["opened"] == list(SECTIONS[:3])
-        assert found["height"] < 7_000
-        assert found["afterClick"] == [*SECTIONS[:3], "histograms"]
+        assert findings["opened"] == list(SECTIONS[:3])
+        assert findings["height"] < 7_000
+        assert findings["afterClick"] == [*SECTIONS[:3], "histograms"]
     else:
-        assert found["opened"] == [
+        assert findings["opened"] == [
             name for name in SECTIONS if name not in ("generations", "reserved")
         ]
-    assert found["wrong"] == []
-    assert found["plots"] >= 15
-    assert found["requests"] == 0
-    assert (sum(map(int, re.findall(r"\d+", found["paper"]))) < 300) == dark
-    rows = list(csv.DictReader(found["csv"].removeprefix("\ufeff").splitlines()))
+    assert findings["wrong"] == []
+    assert findings["plots"] >= 15
+    assert findings["requests"] == 0
+    assert (sum(map(int, re.findall(r"\d+", findings["paper"]))) < 300) == dark
+    rows = list(csv.DictReader(findings["csv"].removeprefix("\ufeff").splitlines()))
     assert [(row["subreddit"], int(row["documents"]), float(row["share"])) for row in rows] == [
         (row["subreddit"], row["documents"], row["share"]) for row in rows_of(stats, "subreddits")
     ]
@@ -151,9 +155,8 @@ def test_the_page_draws_in_a_browser_and_nothing_is_cut(
 
 def test_the_largest_losses_come_first_and_none_twice(stats: dict[str, Any]) -> None:
     losses = largest_losses(stats)
-    assert [row["count"] for row in losses] == sorted(
-        (row["count"] for row in losses), reverse=True
-    )
+    counts = [row["count"] for row in losses]
+    assert counts == sorted(counts, reverse=True)
     assert all(row["hint"] for row in losses)
     shown = [
         (stage["stage"], row["reason"]) for stage in stages(stats) for row in stage["rejected"]
@@ -196,7 +199,7 @@ PATHS = (
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a run whose every string tries to act."""
+    """The report of a run in which every string tries to act."""
     folder = tmp_path_factory.mktemp("hostile")
     urls = [f"https://{host}.example{path}" for host in ("evil", "worse") for path in PATHS]
     submissions = [
@@ -213,48 +216,48 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n, url in enumerate([*urls, "javascript:window.acted=1", f"ftp://{SCRIPT}/"])
     ]
     (folder / "dump.ndjson").write_text("\n".join(map(json.dumps, submissions)) + f'\n"{SCRIPT}\n')
-    sent = [("Content-Type", "text/html; charset=utf-8")]
+    headers = [("Content-Type", "text/html; charset=utf-8")]
     records = [
-        response_record(url, 10**9, "HTTP/1.1 200 OK", sent, _html(n).encode())
-        for n, url in enumerate(urls)
+        response_record(url, 10**9, "HTTP/1.1 200 OK", headers, _html(number).encode())
+        for number, url in enumerate(urls)
     ]
     (folder / "pages.warc.gz").write_bytes(b"".join(records))
     flags = ["--num_shards", 2, "--languages", "all", "--min_tokens", 400]
-    given = ["--dumps", folder / "dump.ndjson", "--pages_from", folder / "pages.warc.gz"]
-    ask_owt("run", folder / "run", *given, *flags)
+    sources = ["--dumps", folder / "dump.ndjson", "--pages_from", folder / "pages.warc.gz"]
+    ask_owt("run", folder / "run", *sources, *flags)
     return folder / "run" / "report" / "index.html"
 
 
-def _html(n: int) -> str:
-    """A page whose text, too, is markup; each third one of so few words that it is dropped."""
-    said = f"{SCRIPT} {IMAGE} {LINK} &amp; ".replace("<", "&lt;").replace(">", "&gt;")
+def _html(number: int) -> str:
+    """Return a page with markup in its text. Each third page is too short, and is dropped."""
+    markup = f"{SCRIPT} {IMAGE} {LINK} &amp; ".replace("<", "&lt;").replace(">", "&gt;")
     sentence = (
-        f"The committee of the village met on day {n // 2} to speak about the bridge, "
-        f"{said} and went home. "
+        f"The committee of the village met on day {number // 2} to speak about the bridge, "
+        f"{markup} and went home. "
     )
-    text = "".join(
-        f"<p>{sentence.replace('met', f'met {k} times')}</p>"
-        for k in range(2 if n % 3 == 2 else 30)
-    )
+    num_paragraphs = 2 if number % 3 == 2 else 30
+    text = ""
+    for paragraph in range(num_paragraphs):
+        text += f"<p>{sentence.replace('met', f'met {paragraph} times')}</p>"
     title = "&lt;/title&gt;" + SCRIPT.replace("<", "&lt;")
     return (
-        f"<!doctype "
-        f"html><html><head><title>{title}</title></head><body><article>{text}</article></body></html>"
+        f"<!doctype html><html><head><title>{title}</title></head>"
+        f"<body><article>{text}</article></body></html>"
     )
 
 
 def test_names_are_shown_as_they_are_and_nothing_of_a_page_acts(page: Path) -> None:
     text = page.read_text()
-    assert "window.acted" in text  # it is shown,
+    # The strings are shown as text.
+    assert "window.acted" in text
     stats = json.loads((page.parent / "stats.json").read_text())
     assert {row["subreddit"] for row in rows_of(stats, "subreddits")} <= {LINK, IMAGE, "&lt;b&gt;"}
     assert stats["removals"]
     assert stats["dropped"]
-    tree = html.fromstring(text)  # and none of it is markup
+    # None of them is markup.
+    tree = html.fromstring(text)
     assert len(tree.xpath("//script")) == 3
     assert not tree.xpath("//img | //@*[starts-with(name(), 'on')] | //*[@id='subreddits']//a")
-    assert {urlsplit(href).scheme for href in tree.xpath("//a/@href")} <= {
-        "https",
-        "",
-    }  # "" are the page's own places
+    # A link without a scheme points into the page.
+    assert {urlsplit(href).scheme for href in tree.xpath("//a/@href")} <= {"https", ""}
     assert LINK in tree.xpath("string(//*[@id='subreddits'])")

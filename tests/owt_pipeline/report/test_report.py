@@ -1,5 +1,4 @@
-"""The report as a stage: its bytes, its schema, when it is written again, and runs of which
-little is there."""
+"""The report as a stage: its bytes, its schema, its inputs, and runs with few datasets."""
 
 from __future__ import annotations
 
@@ -26,16 +25,14 @@ from tests.owt_pipeline.report.test_page import SECTIONS, sections_of
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of
 
 
-def test_a_report_that_is_made_again_has_the_same_bytes(small_run: Path, tmp_path: Path) -> None:
+def test_a_rebuilt_report_has_the_same_bytes(small_run: Path, tmp_path: Path) -> None:
     copy = copy_of(small_run, tmp_path / "run", without=("report",))
     run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
     assert differing(copy, small_run) == []
     assert not list((copy / ".tmp").glob("*"))
 
 
-def test_rows_beyond_the_memory_are_spilled_unchanged(
-    tmp_path: Path,
-) -> None:
+def test_rows_beyond_the_memory_are_spilled_unchanged(tmp_path: Path) -> None:
     def shown(memory: str, threads: int, *settings: str) -> list[tables.Row]:
         parameters = {"sample_urls": 5, "sample_documents": 3}
         folder = Storage(str(tmp_path))
@@ -58,9 +55,9 @@ def test_rows_beyond_the_memory_are_spilled_unchanged(
 
 @pytest.mark.parametrize("name", ["a?b", "a\\b"])
 def test_the_tables_of_a_folder_with_an_odd_name_open(tmp_path: Path, name: str) -> None:
-    """DuckDB takes `?` for the end of a path, and a backslash for a slash."""
-    with open_tables({}, Storage(str(tmp_path / name)), [], {}) as found:
-        assert found.rows("50_duplicates") == []
+    """DuckDB reads `?` as the end of a path, and a backslash as a slash."""
+    with open_tables({}, Storage(str(tmp_path / name)), [], {}) as opened:
+        assert opened.rows("50_duplicates") == []
 
 
 @pytest.mark.slow
@@ -70,13 +67,14 @@ def test_another_number_of_shards_comes_to_the_same_figures(
     config = small_config.read_text().replace("num_shards = 3", "num_shards = 5")
     (tmp_path / "config.toml").write_text(config)
     ask_owt("run", tmp_path / "run", tmp_path / "config.toml", "--workers", 2)
-    found = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
+    other_stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
+    expected = json.loads(json.dumps(stats))
     assert manifest_of(tmp_path / "run", "urls").num_shards == 5
-    for one in (found, expected := json.loads(json.dumps(stats))):
-        del one["settings"]
-        for row in one["funnel"]:
+    for report in (other_stats, expected):
+        del report["settings"]
+        for row in report["funnel"]:
             del row["bytes"]
-    assert found == expected
+    assert other_stats == expected
 
 
 def test_a_damaged_file_is_named_with_what_to_do(small_run: Path, tmp_path: Path) -> None:
@@ -89,7 +87,7 @@ def test_a_damaged_file_is_named_with_what_to_do(small_run: Path, tmp_path: Path
         run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
 
 
-def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) -> None:
+def test_a_run_of_imported_text_has_a_report_of_its_datasets(tmp_path: Path) -> None:
     rows = [
         {"text": f"</script><script>alert({i})</script> & a text of its own. " * 40 + str(i)}
         for i in range(9)
@@ -99,8 +97,8 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
     )
     ask_owt("import", tmp_path / "run", tmp_path / "in.jsonl", "--num_shards", 2)
     for name in ("clean", "dedupe", "export", "tokenize", "report"):
-        made = STAGES[name]
-        run_stage(made, made.options(), Runtime(Storage(str(tmp_path / "run"))))
+        stage = STAGES[name]
+        run_stage(stage, stage.options(), Runtime(Storage(str(tmp_path / "run"))))
     stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
     assert stats["funnel"][0]["stage"] == "import"
     assert stats["funnel"][0]["entered"] == 9
@@ -119,12 +117,11 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
 def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path) -> None:
     words = [f"word{i}" for i in range(600)]
     texts = [" ".join(words[start : start + 200]) for start in (0, 100, 400)]
-    made_of = {"other": texts[1:2], "run": texts}
+    texts_by_run = {"other": texts[1:2], "run": texts}
     (tmp_path / "evaluation.txt").write_text(texts[2])
-    for name, own in made_of.items():
-        (tmp_path / f"{name}.jsonl").write_text(
-            "\n".join(json.dumps({"text": text}) for text in own)
-        )
+    for name, texts_of_run in texts_by_run.items():
+        rows = [json.dumps({"text": text}) for text in texts_of_run]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
         ask_owt("import", tmp_path / name, tmp_path / f"{name}.jsonl", "--num_shards", 1)
     against = [
         "--decontaminate",
@@ -133,12 +130,11 @@ def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path)
         tmp_path / "other.jsonl",
     ]
     ask_owt("run", tmp_path / "run", "--min_tokens", 0, "--languages", "all", *against)
-    page, card = (
-        tmp_path / "run" / place for place in ("report/index.html", "ledger/corpus/README.md")
-    )
-    assert "clean read evaluation.txt" in page.read_text()
-    assert "dedupe read other.jsonl" in page.read_text()
-    assert "| `clean` | evaluation.txt | – |" in card.read_text()
+    page = (tmp_path / "run/report/index.html").read_text()
+    card = (tmp_path / "run/ledger/corpus/README.md").read_text()
+    assert "clean read evaluation.txt" in page
+    assert "dedupe read other.jsonl" in page
+    assert "| `clean` | evaluation.txt | – |" in card
     assert manifest_of(tmp_path / "run", "corpus").counts.left == 1
     stats = json.loads((tmp_path / "run/report/stats.json").read_bytes())
     assert [source["name"] for source in stats["settings"]["duplicates"]["sources"]] == [
@@ -146,20 +142,22 @@ def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path)
     ]
 
 
+# The URLs of each generation's documents. A document of copy-of.org has the text of the URL in
+# which its own URL ends, without the last word.
 GENERATIONS = (
     ["a.org/1", "a.org/2", "b.org/1", "c.org/1", "d.org/1", "d.org/2"],
     ["a.org/3", "b.org/2", "e.org/1", "copy-of.org/a.org/1", "copy-of.org/b.org/2", "e.org/2"],
 )
-"""URLs of each generation's documents; those of copy-of.org have the text of the URL they end
-in."""
 
 
 def text_of(url: str) -> str:
+    """Return the text of a URL's document."""
     text = " ".join(prose(random.Random(url.removeprefix("copy-of.org/")), 60))
     return text.rsplit(" ", 1)[0] if url.startswith("copy-of.org/") else text
 
 
 def report_with(run: Path, number: int) -> dict[str, Any]:
+    """Import a generation and run all stages; return the figures of the report."""
     file = run.parent / f"{number}.jsonl"
     rows = [{"url": f"https://{url}", "text": text_of(url)} for url in GENERATIONS[number]]
     file.write_text("\n".join(map(json.dumps, rows)))
@@ -168,7 +166,7 @@ def report_with(run: Path, number: int) -> dict[str, Any]:
     return json.loads((run / "report/stats.json").read_bytes())
 
 
-def test_each_generation_says_what_it_added_and_repeated(tmp_path: Path) -> None:
+def test_the_report_counts_what_each_generation_adds(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert rows_of(report_with(run, 0), "generations") == []
     stats = report_with(run, 1)
@@ -184,11 +182,10 @@ def test_each_generation_says_what_it_added_and_repeated(tmp_path: Path) -> None
         1,
         1,
     )
-    # b.org/2 has a copy in its own generation, a.org/1 one in a later generation
+    # b.org/2 has a copy in its own generation, and a.org/1 a copy in a later generation.
     assert rows_of(stats, "clusters") == [{"size": 2, "clusters": 2, "documents": 1}]
     assert first["tokens"] + second["tokens"] == stats["totals"]["tokens"]
     page = (run / "report/index.html").read_text()
-    charts = json.loads(
-        page.split('<script type="application/json" id="charts">')[1].split("</script>")[0]
-    )
-    assert [one["values"] for one in charts["generations"]["series"]] == [[6, 4], [0, 1], [0, 1]]
+    data = page.split('<script type="application/json" id="charts">')[1].split("</script>")[0]
+    all_series = json.loads(data)["generations"]["series"]
+    assert [series["values"] for series in all_series] == [[6, 4], [0, 1], [0, 1]]

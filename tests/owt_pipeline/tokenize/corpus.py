@@ -1,4 +1,4 @@
-"""A corpus/ with given texts."""
+"""Write a corpus/ with given texts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.making import add_rows, write_dataset
 
-FIRST_ID = 2**63  # of 64 bits, as real ones are
+# The ids have 64 bits, as real ids have.
+FIRST_ID = 2**63
 
 
 def write_corpus(workdir: Path, texts: Sequence[str], shards: int = 2) -> Path:
-    """Write the texts as `workdir`/corpus, text i in shard i modulo `shards`; returns `workdir`."""
+    """Write texts as `workdir`/corpus, text i in shard i modulo `shards`; return `workdir`."""
 
     def write(shard: int, writer: ShardWriter) -> None:
         numbers = range(shard, len(texts), shards)

@@ -1,4 +1,4 @@
-"""The stage tokenize on a corpus as written by export."""
+"""The stage tokenize on a corpus as export writes it."""
 
 from __future__ import annotations
 
@@ -29,33 +29,41 @@ from tests.owt_pipeline.runs import drop, files_of, manifest_of, run_to_end, sha
 from tests.owt_pipeline.tokenize.corpus import FIRST_ID, write_corpus
 from tests.servers.hub import Hub, environment_of, hub_server
 
-TEXTS = [
-    ""
-    if i % 100 == 7
-    else f"Document {i}: " + " ".join(f"word{i * j % 97} ünï 中文" for j in range(i % 50))
-    for i in range(1200)
-]
+
+def text_of(number: int) -> str:
+    """Return a text with words of several scripts. One text of a hundred is empty."""
+    if number % 100 == 7:
+        return ""
+    words = [f"word{number * position % 97} ünï 中文" for position in range(number % 50)]
+    return f"Document {number}: " + " ".join(words)
+
+
+TEXTS = [text_of(number) for number in range(1200)]
 
 
 def tokenized(folder: Path, options: Options, texts: Sequence[str] = TEXTS) -> Manifest:
+    """Run tokenize over texts; return its manifest."""
     write_corpus(folder, texts)
     return run_stage(STAGE, options, Runtime(Storage(str(folder))))[0]
 
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose corpus has TEXTS, and their tokens."""
     folder = tmp_path_factory.mktemp("run")
     tokenized(folder, Options(val_fraction=0.1))
     return folder
 
 
 def read_mapped(path: Path) -> pa.Table:
+    """Return the rows of an Arrow file that is mapped into memory."""
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
-    manifest, encoding = manifest_of(workdir, "tokens"), encodings.tiktoken_encoding()
-    found: dict[int, list[int]] = {}
+    manifest = manifest_of(workdir, "tokens")
+    encoding = encodings.tiktoken_encoding()
+    tokens_by_id: dict[int, list[int]] = {}
     for split in ("train", "val"):
         tables = [
             read_mapped(shard_file(workdir, "tokens", shard, split=split)) for shard in range(2)
@@ -69,18 +77,21 @@ def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
         assert manifest.stats[f"tokens_{split}"] == pc.sum(rows["n_tokens"]).as_py()
         ids = dict(zip(rows["url_id"].to_pylist(), rows["tokens"].to_pylist(), strict=True))
         assert len(ids) == rows.num_rows
-        assert found.keys().isdisjoint(ids)
-        found |= ids
-    assert found == {
-        FIRST_ID + i: encoding.encode_ordinary(text) for i, text in enumerate(TEXTS) if text
-    }
+        assert tokens_by_id.keys().isdisjoint(ids)
+        tokens_by_id |= ids
+    expected = {}
+    for number, text in enumerate(TEXTS):
+        if text:
+            expected[FIRST_ID + number] = encoding.encode_ordinary(text)
+    assert tokens_by_id == expected
     assert manifest.counts.entered == len(TEXTS)
     assert manifest.counts.rejected == {"no_tokens": 12}
     assert manifest.stats["text_bytes"] == sum(len(text.encode()) for text in TEXTS)
     rejects = DatasetReader(Storage(str(workdir)), manifest).table(kind="rejects")
     assert set(rejects["reason"].to_pylist()) == {"no_tokens"}
     assert "http://h/7" in rejects["url"].to_pylist()
-    assert [problem for found in verify(Storage(str(workdir))) for problem in found.problems] == []
+    for finding in verify(Storage(str(workdir))):
+        assert finding.problems == []
 
 
 def test_tokenizer_is_stored_with_its_manifest(workdir: Path) -> None:
@@ -88,25 +99,25 @@ def test_tokenizer_is_stored_with_its_manifest(workdir: Path) -> None:
     (asset,) = files_of(workdir, "tokens", "asset")
     content = (workdir / asset.path).read_bytes()
     sha256 = hashlib.sha256(content).hexdigest()
-    about = {
+    tokenizer_record = {
         "name": "gpt2",
         "file": asset.path,
         "sha256": sha256,
         "vocab_size": 50_257,
         "eot": 50_256,
     }
-    assert manifest.properties["tokenizer"] == about
+    assert manifest.properties["tokenizer"] == tokenizer_record
     assert manifest.properties["ids_checked"] is True
     assert (asset.path, asset.bytes) == (f"ledger/tokens/tokenizer-{sha256[:8]}.json", len(content))
     assert Tokenizer.from_buffer(content).encode("Hello world").ids == [15496, 995]
 
 
 def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
-    before = pa.total_allocated_bytes()
+    bytes_before = pa.total_allocated_bytes()
     table = read_mapped(shard_file(workdir, "tokens", 0, split="train"))
     assert table["tokens"].chunk(0).values.to_numpy(zero_copy_only=True).dtype == np.uint16
-    # Arrow's threads may still hold, or let go of, some of what earlier tests have read.
-    assert pa.total_allocated_bytes() - before < table["tokens"].nbytes / 2
+    # Arrow's threads may still hold or release memory of earlier tests.
+    assert pa.total_allocated_bytes() - bytes_before < table["tokens"].nbytes / 2
 
 
 def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
@@ -117,16 +128,18 @@ def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     tokenizer.save(str(path))
     options = Options(tokenizer=str(path), val_fraction=0.1)
     manifest = tokenized(tmp_path / "run", options)
-    about = manifest.properties["tokenizer"]
-    assert (about["name"], about["vocab_size"]) == ("mine.json", 50_257 + (1 << 15))
+    tokenizer_record = manifest.properties["tokenizer"]
+    assert (tokenizer_record["name"], tokenizer_record["vocab_size"]) == (
+        "mine.json",
+        50_257 + (1 << 15),
+    )
     table = read_mapped(shard_file(tmp_path / "run", "tokens", 0, split="train"))
     assert table.schema.field("tokens").type.value_type == pa.uint32()
     assert table.num_rows > 0
     tokenizer.add_tokens(["another"])
     tokenizer.save(str(path))
-    assert run_stage(STAGE, options, Runtime(Storage(str(tmp_path / "run"))))[1], (
-        "a changed tokenizer runs again"
-    )
+    _, ran = run_stage(STAGE, options, Runtime(Storage(str(tmp_path / "run"))))
+    assert ran, "a changed tokenizer runs again"
 
 
 @pytest.mark.parametrize(("texts", "warned"), [(TEXTS, True), ([], False)])
@@ -147,8 +160,10 @@ def test_a_missing_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
 def tokenizer_of(
     path: Path, *, dropout: float | None = None, unknown: bool = False, lower: bool = False
 ) -> str:
-    """A file of a tokenizer of few letters; `dropout`: its merges are dropped by chance, and it
-    cuts and pads."""
+    """Write a tokenizer of few letters; return its path.
+
+    With `dropout`, it drops merges by chance, and its file declares truncation and padding.
+    """
     vocabulary = {
         token: i for i, token in enumerate([" ", "a", "b", "c", "d", "ab", "cd", "<unk>"])
     }
@@ -177,16 +192,17 @@ def tokenizer_of(
 def test_documents_that_a_tokenizer_cannot_write_stop_it(
     tmp_path: Path, kind: dict[str, bool], bad: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, texts = tokenizer_of(tmp_path / "t.json", **kind), ["abcd ab"] * 9 + [bad]
-    said = "changes 1 document (10.0%): it"
-    with pytest.raises(UserError, match=rf"{re.escape(said)}.*--max_changed_share"):
+    name = tokenizer_of(tmp_path / "t.json", **kind)
+    texts = ["abcd ab"] * 9 + [bad]
+    problem = "changes 1 document (10.0%): it"
+    with pytest.raises(UserError, match=rf"{re.escape(problem)}.*--max_changed_share"):
         tokenized(tmp_path / "run", Options(name), texts=texts)
     manifest = tokenized(tmp_path / "run", Options(name, max_changed_share=0.1), texts=texts)
     assert manifest.stats["documents_changed"] == 1
-    assert said in caplog.text
+    assert problem in caplog.text
 
 
-def test_letters_that_a_tokenizer_lowers_are_no_change(tmp_path: Path) -> None:
+def test_letters_that_a_tokenizer_lowers_do_not_count(tmp_path: Path) -> None:
     name = tokenizer_of(tmp_path / "t.json", lower=True)
     manifest = tokenized(tmp_path / "run", Options(name), texts=["abcd ab"] * 9 + ["abc ABC"])
     assert manifest.stats["documents_changed"] == 0
@@ -195,40 +211,40 @@ def test_letters_that_a_tokenizer_lowers_are_no_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("texts", [["abcd" * 50] * 20, ["ab cd " * 9], ["a", "abab" * 100]])
 def test_dropout_truncation_and_padding_of_a_file_are_off(tmp_path: Path, texts: list[str]) -> None:
     plain = encodings.load(tokenizer_of(tmp_path / "a.json"))
-    other = encodings.load(tokenizer_of(tmp_path / "b.json", dropout=0.5))
+    with_dropout = encodings.load(tokenizer_of(tmp_path / "b.json", dropout=0.5))
+    # Dropout is random, so one equal result would prove little.
     for _ in range(5):
-        for one, two in zip(plain.encode_batch(texts), other.encode_batch(texts), strict=True):
-            assert one.tolist() == two.tolist()
+        expected = plain.encode_batch(texts)
+        for ids, expected_ids in zip(with_dropout.encode_batch(texts), expected, strict=True):
+            assert ids.tolist() == expected_ids.tolist()
 
 
 def tokenize(workdir: Path, hub: Hub, home: Path, name: str, code: int = 0) -> str:
+    """Run tokenize with a tokenizer of the hub in a process; return its output."""
     flags = ["--tokenizer", name, "--workers", 2, "--quiet"]
     return run_to_end(stage_alone("tokenize", workdir, *flags), code, environment_of(hub, home))
 
 
 @pytest.mark.slow
-def test_a_hub_tokenizer_is_fetched_once_and_cached(
-    tmp_path: Path,
-) -> None:
+def test_a_hub_tokenizer_is_fetched_once_and_cached(tmp_path: Path) -> None:
     workdir = write_corpus(tmp_path / "run", ["Hello world", "a<|endoftext|>b"] * 30, shards=1)
     with hub_server() as hub:
         hub.files["some/model"] = {"tokenizer.json": encodings.gpt2_tokenizer_json()}
         tokenize(workdir, hub, tmp_path / "home", "some/model")
         manifest = manifest_of(workdir, "tokens")
         assert manifest.properties["tokenizer"]["name"] == "some/model"
-        assert (
-            workdir / manifest.properties["tokenizer"]["file"]
-        ).read_bytes() == encodings.gpt2_tokenizer_json()
-        said = tokenize(workdir, hub, tmp_path / "home", "some/other", code=1)
-        assert "tokenizer some/other: there is no such file" in said
+        file = workdir / manifest.properties["tokenizer"]["file"]
+        assert file.read_bytes() == encodings.gpt2_tokenizer_json()
+        problem = tokenize(workdir, hub, tmp_path / "home", "some/other", code=1)
+        assert "tokenizer some/other: there is no such file" in problem
     drop(workdir, "tokens")
     tokenize(workdir, hub, tmp_path / "home", "some/model")
     assert manifest_of(workdir, "tokens").digest == manifest.digest
-    said = tokenize(workdir, hub, tmp_path / "empty", "some/model", code=1)
-    assert "hf download some/model tokenizer.json`" in said
-    assert "Retrying" not in said, "without a network, the message comes at once"
-    said = tokenize(workdir, hub, tmp_path / "empty", "some/model@v2", code=1)
-    assert "hf download some/model tokenizer.json --revision v2`" in said
+    problem = tokenize(workdir, hub, tmp_path / "empty", "some/model", code=1)
+    assert "hf download some/model tokenizer.json`" in problem
+    assert "Retrying" not in problem, "without a network, the message comes at once"
+    problem = tokenize(workdir, hub, tmp_path / "empty", "some/model@v2", code=1)
+    assert "hf download some/model tokenizer.json --revision v2`" in problem
 
 
 AT_HUB = {"EleutherAI/gpt-neox-20b", "bert-base-uncased", "org/name@v1.0"}
