@@ -167,7 +167,7 @@ def _warn_of(resolved: Resolved, workdir: Storage) -> None:
     """Log the entries without a document, and the copies that stay or cannot be recognised."""
     if resolved.unknown:
         logger.warning(
-            "no document of %s matches %s of the list; later runs reject documents that match: %s",
+            "no document of %s matches %s of the list (%s); later runs reject such documents",
             workdir,
             pluralize(len(resolved.unknown), "entry"),
             _first_three(resolved.unknown),
