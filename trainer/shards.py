@@ -243,6 +243,10 @@ def open_dataset(folder: str | Path) -> TokenDataset:
         manifest = _read_manifest(source)
     except FileNotFoundError as error:
         hint = f"run `owt run {shlex.quote(run)} --until tokenize`, or copy that file too"
+        parent = os.path.dirname(run)
+        # Another dataset of a run was named, such as its corpus/.
+        if os.path.isfile(os.path.join(parent, LEDGER, "manifest.json")):
+            hint = f"the tokens of this run are in {os.path.join(parent, _TOKENS)}"
         raise ShardError(f"no token shards in {folder}: {error}; {hint}") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise ShardError(f"{folder} cannot be opened: {why_not(error)}") from error

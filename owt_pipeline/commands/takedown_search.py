@@ -186,7 +186,9 @@ def resolve(
     takedowns = Takedowns(entries, requested.domains)
     # Documents on the list are still in a corpus that was built before they were listed.
     in_corpus = _documents_of(readers, "corpus", takedowns)
-    copies_outside_corpus = (entries.keys() - named.keys()) - in_corpus.keys()
+    # A requested id without a document is on the list too, and is no copy.
+    copies = entries.keys() - named.keys() - requested.ids.keys()
+    copies_outside_corpus = copies - in_corpus.keys()
     without_text = []
     for key in named:
         if key in entries and key not in scan.known_ids:

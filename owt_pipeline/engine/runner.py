@@ -34,7 +34,7 @@ from owt_pipeline.errors import JobRuns, RunSuperseded, UsageError, UserError
 from owt_pipeline.ledger.root import published_by_another, read_root, require_manifest
 from owt_pipeline.storage.buckets import in_thread
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lock import InUse, hold, renew
+from owt_pipeline.storage.lock import InUse, check_free, hold, renew
 from schemas.manifest import Manifest, Root
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def run_stages(
     runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
     root, _ = read_root(runtime.workdir)
     stages = without_imported(stages, runtime.workdir, root)
-    # Raises errors of the sources before anything is written.
-    record_generations(stages, runtime, write=False)
+    _check_sources(stages, runtime)
     cluster = None
     if runs_on_cluster(runtime.beam_flags):
         cluster = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
@@ -107,6 +106,19 @@ def run_stages(
                 "outcome"
             )
         return results + _run_graph(unfinished, runtime, version, cluster)
+
+
+def _check_sources(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
+    """Raise the errors of the sources before anything is written.
+
+    While another run is at work, it may have added sources that the settings do not name yet.
+    Then InUse is raised.
+    """
+    try:
+        record_generations(stages, runtime, write=False)
+    except UserError:
+        check_free(runtime.workdir)
+        raise
 
 
 def _finished_results(plans: Sequence[StagePlan]) -> list[Result]:

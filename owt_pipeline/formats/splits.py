@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-_TRAINING_SPLITS = {"train", "training"}
-_HELD_OUT_SPLITS = {"test", "testing", "validation", "valid", "val", "dev", "eval", "heldout"}
+_TRAINING_SPLITS = {"train", "training", "trainset"}
+_HELD_OUT_SPLITS = {
+    "test", "testing", "testset", "validation", "valid", "val", "validationset", "dev", "devset",
+    "devtest", "eval", "evalset", "evaluation", "heldout", "holdout",
+}  # fmt: skip
 
 
 def held_out_files(patterns: Sequence[str], names: Mapping[str, str]) -> list[str]:
@@ -28,4 +31,5 @@ def held_out_files(patterns: Sequence[str], names: Mapping[str, str]) -> list[st
 
 
 def _words_of_name(name: str) -> set[str]:
-    return set(re.split(r"[^a-z]+", name.lower()))
+    one_word = re.sub("(held|hold)[-_ ]out", r"\1out", name.lower())
+    return set(re.split("[^a-z]+", one_word))

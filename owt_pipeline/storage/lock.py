@@ -274,6 +274,13 @@ def _wait_for_end(workdir: Storage) -> bool:
     return True
 
 
+def check_free(workdir: Storage) -> None:
+    """Raise InUse if a run holds the lock, as far as one read shows."""
+    holder = running(workdir)
+    if holder is not None:
+        raise _in_use(workdir, holder)
+
+
 def running(workdir: Storage) -> Holder | None:
     """Return the holder of the run's lock, as far as one read shows; None without a holder."""
     if workdir.is_local and workdir.exists(FILE):

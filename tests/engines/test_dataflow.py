@@ -97,7 +97,7 @@ def test_unreachable_inputs_are_refused_before_the_job(
     dump = jobs.config.parent / "RS_real.zst"
     code, printed = sent.run("local-dump", f"{sent.cloud.bucket}/local-dump", f"--dumps={dump}")
     assert code == 2
-    assert f"collect: dumps: {dump} is a path of this machine" in printed
+    assert f"Dataflow's workers cannot read the local path {dump}" in printed
     code, printed = sent.run("local", str(tmp_path / "run"))
     assert code == 2
     assert printed.strip() == (

@@ -184,7 +184,7 @@ def test_a_mistyped_flag_is_corrected(run: Path, words: Words, expected: str) ->
 
 def test_a_larger_val_fraction_fills_val(run: Path) -> None:
     _, output = attempt(["run", run, "--val_fraction", "0.0000001", "--workers", "1"])
-    assert "val/ is empty at --val_fraction" in output
+    assert "val/ is empty, since --val_fraction" in output
     code, output = attempt(["run", run, "--val_fraction", "0.5", "--workers", "1"])
     assert (code, "val/ is empty" in output) == (0, False)
 

@@ -27,7 +27,7 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas.manifest import ROOT
 from tests.owt_pipeline.conftest import PLACES
-from tests.owt_pipeline.runs import differing, owt, run_owt, start_owt
+from tests.owt_pipeline.runs import ask_owt, differing, owt, run_owt, start_owt
 from tests.servers.s3 import s3_bucket
 
 
@@ -168,7 +168,7 @@ def test_a_lost_root_is_restored_from_its_copy(
         assert caplog.text == ""
     run.write(ROOT, b"{")
     run.write(COPY, b"{")
-    with pytest.raises(UserError, match="and so is its copy"):
+    with pytest.raises(UserError, match="and its copy are damaged"):
         read_root(run)
 
 
@@ -242,3 +242,18 @@ def test_the_lock_file_of_a_run_in_another_container(tmp_path: Path) -> None:
     assert float(in_container(TAKE, run, "one")) > 0
     assert float(in_container(TAKE, run, "two")) > 0
     assert running(run) is None
+
+
+def test_a_run_next_to_one_that_adds_sources_says_who_is_at_work(tmp_path: Path) -> None:
+    """The settings do not name these sources yet, and no command can add them now."""
+    for number in (1, 2):
+        (tmp_path / f"{number}.txt").write_text(f"https://example.org/{number}\n")
+    folder = tmp_path / "run"
+    words = ["run", folder, "--until", "collect", "--workers", "1"]
+    ask_owt(*words, "--links", tmp_path / "1.txt")
+    settings = (folder / "settings.toml").read_bytes()
+    ask_owt(*words, "--add", "--links", tmp_path / "2.txt")
+    (folder / "settings.toml").write_bytes(settings)
+    with lock.hold(Storage(str(folder)), "another"):
+        assert "is in use by" in ask_owt(*words, code=1)
+    assert "the settings do not name 2.txt" in ask_owt(*words, code=1)

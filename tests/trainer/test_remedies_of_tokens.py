@@ -18,6 +18,7 @@ from tests.trainer.conftest import EOT, small_config
 from trainer.checkpoint import CheckpointError
 from trainer.corpora import open_corpora
 from trainer.shards import ShardError, open_dataset
+from trainer.tools.export_tokens import export_tokens
 from trainer.train import train
 
 
@@ -50,6 +51,23 @@ def test_tokens_are_made_first(run: Path) -> None:
     with pytest.raises(ShardError, match="no token shards in") as error:
         open_dataset(run.parent / "tokens")
     assert re.search(r"run `owt run \S+ --until tokenize`, or copy that file", str(error.value))
+
+
+@pytest.mark.parametrize("name", ["corpus", "clean", "token", "report"])
+def test_another_folder_of_a_run_names_the_tokens(run: Path, name: str) -> None:
+    ask_owt("run", run, "--until", "tokenize", "--val_fraction", "0.4")
+    with pytest.raises(ShardError, match="the tokens of this run are in ") as error:
+        open_dataset(run / name)
+    assert open_dataset(str(error.value).rpartition(" are in ")[2]).files
+
+
+def test_exported_tokens_go_into_a_folder(run: Path) -> None:
+    ask_owt("run", run, "--until", "tokenize", "--val_fraction", "0.4")
+    taken = run.parent / "a file"
+    taken.touch()
+    with pytest.raises(ShardError, match="a file is a file, where a folder is needed: name anoth"):
+        export_tokens(str(run / "tokens"), taken, "bin")
+    assert export_tokens(str(run / "tokens"), run.parent / "a folder", "bin")
 
 
 @pytest.mark.parametrize("is_checked", [True, False])

@@ -50,6 +50,8 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     """
     dataset = open_dataset(folder)
     written = []
+    if out.exists() and not out.is_dir():
+        raise ShardError(f"{out} is a file, where a folder is needed: name another path")
     out.mkdir(parents=True, exist_ok=True)
     list_path = out / "documents.parquet"
     with pq.ParquetWriter(list_path, _SCHEMA) as document_list:

@@ -255,6 +255,24 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ["https://nowhere.example/none"],
+        ["12345"],
+        ["nowhere.example"],
+        ["https://nowhere.example/none", "https://nowhere.example/another", "7", "none.example"],
+    ],
+)
+def test_an_entry_without_a_document_counts_as_nothing(
+    small_run: Path, tmp_path: Path, entries: list[str]
+) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("\n".join(entries))
+    printed = ask_owt("forget", small_run, path, "--dry_run", "--workers", 1)
+    assert "0 documents would be removed from the corpus" in printed.splitlines()
+
+
 def test_an_entry_outside_the_corpus_is_reported_and_kept(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")

@@ -163,6 +163,9 @@ def test_splits_next_to_a_training_split_are_held_out() -> None:
 
     assert held_out("data/train-0.parquet", "data/test-0.parquet") == ["data/test-0.parquet"]
     assert held_out("train/0.jsonl", "validation/0.jsonl", "x.jsonl") == ["validation/0.jsonl"]
+    names = [f"{name}.jsonl" for name in ("held_out", "hold-out", "holdout", "devtest", "testset")]
+    assert held_out("trainset.jsonl", *names) == names
+    assert held_out("train.jsonl", "held.jsonl", "cash-out.jsonl", "attest.jsonl") == []
     assert held_out("test.jsonl", "posts.jsonl") == []
     assert held_out("train.jsonl", "contest.jsonl", "latest-train.jsonl") == []
     assert held_out("train.jsonl", "dev.jsonl", patterns=("train.jsonl", "dev.jsonl")) == []

@@ -39,11 +39,11 @@ _AFTER_PERSON = re.compile(
 # Words in lower case that may be within a name, or between two.
 _WORDS_IN_NAME = frozenset(
     """
-    and und et e y i og och en ja with mit for of on the van von vom zu zur zum der den de di da do
-    dos das del della la le du el al bin ibn ben ter ten af av
+    and und et e y i og och en ja by with mit for of on the van von vom zu zur zum der den de di da
+    do dos das del della la le du el al bin ibn ben ter ten af av
     """.split()
 )
-# A longer word alone after a comma is an affiliation or a role; a shorter one may be `Jr` or `PhD`.
+# A longer word after a comma is an affiliation or a role. A shorter one may be a suffix, like "Jr".
 _MAX_SUFFIX_CHARS = 3
 # Before a role. "Staff Writer" and "Guest Author" stay as they are.
 _MIN_WORDS_OF_NAME = 2

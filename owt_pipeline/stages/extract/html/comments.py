@@ -84,7 +84,7 @@ def mark_comments(blocks: Sequence[Block]) -> None:
         first = next(iter(items))
         is_below = is_single and len(items) >= _MIN_OTHERS and _follows(article, first)
         is_unsigned = is_below and key[2] != ""
-        # Most groups are told by their first items.
+        # The first items of most groups are not signed, so the others need not be read.
         first_items = [_blocks_of(item, blocks, items[item]) for item in islice(items, 2)]
         if not is_unsigned and not any(map(_is_signed, first_items)):
             continue
@@ -94,17 +94,18 @@ def mark_comments(blocks: Sequence[Block]) -> None:
             if key not in keys_before:
                 keys.add(key)
     if keys:
-        for block in blocks[start:]:
-            _mark(block, keys)
+        _mark(blocks[start:], keys)
 
 
-def _mark(block: Block, keys: set[Key]) -> None:
-    """Set COMMENT in the containers around a block that have one of the keys."""
-    for container in islice(block.container.ancestors(), _MAX_DEPTH):
-        parent, tag, _ = key = key_of(container)
-        # The name and the time of a `<dd>` are in other children of the list.
-        if key in keys or (tag in ("dt", "dd") and any(key[0] is parent for key in keys)):
-            container.kind |= COMMENT
+def _mark(blocks: Iterable[Block], keys: set[Key]) -> None:
+    """Set COMMENT in the containers around blocks that have one of the keys."""
+    # The name and the time of a `<dd>` are in other children of its list.
+    lists = {parent for parent, tag, _ in keys if tag == "dd"}
+    for block in blocks:
+        for container in islice(block.container.ancestors(), _MAX_DEPTH):
+            is_in_list = container.tag in ("dt", "dd") and container.parent in lists
+            if is_in_list or key_of(container) in keys:
+                container.kind |= COMMENT
 
 
 def _groups(blocks: Sequence[Block], start: int) -> dict[Key, dict[Container, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from owt_pipeline.stages.extract.html.blocks import HEADING, ITEM, ROW, Block
 
@@ -17,6 +18,7 @@ _INITIAL_NAME = re.compile(r"drop-?cap|init(?:ial|-?cap)|lettrine|first-?letter"
 _MIN_CHARS_AFTER_CAPITALS = 30
 
 
+@lru_cache(1 << 10)
 def names_initial(classes: str) -> bool:
     """Return whether classes name a large first letter."""
     return _INITIAL_NAME.search(classes) is not None

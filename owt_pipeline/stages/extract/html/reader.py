@@ -67,6 +67,8 @@ _CODE_TAGS = frozenset(("code", "samp", "tt"))
 _BREAK_TAGS = frozenset(("span", "i", "em", "b"))
 # Attributes of inline elements that are noted.
 _NOTED_ATTRIBUTES = CONTROLS | {"rel"}
+# Few pages have this, and searching for it takes a third of the time.
+_MAY_END_BREAK = re.compile(rb"/br", re.IGNORECASE)
 _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
@@ -80,7 +82,8 @@ def read_page(html: str, *, leaves_navigation: bool = True) -> ParsedPage:
     # libxml2 stops at zeros, and browsers drop them.
     page = html.encode("utf-8", "replace").replace(b"\x00", b"")
     # libxml2 drops `</br>`, and browsers break the line.
-    page = _END_OF_BREAK.sub(b"<br>", page)
+    if _MAY_END_BREAK.search(page):
+        page = _END_OF_BREAK.sub(b"<br>", page)
     reader = _Reader()
     # libxml2 silently cuts a page at its limits, so `huge_tree` lifts them. `pages` limits time and
     # memory.
