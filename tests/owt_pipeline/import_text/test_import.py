@@ -375,7 +375,7 @@ def test_a_folder_is_read_with_its_subfolders(
     imported(tmp_path / "run", tmp_path / "in")
     assert len(documents(tmp_path / "run")) == len(read)
     assert all(any(name in row["text"] for row in documents(tmp_path / "run")) for name in read)
-    messages = [message for message in caplog.messages if "left out" in message]
+    messages = [message for message in caplog.messages if "skipped files" in message]
     assert len(messages) == bool(left_out)
     for message in messages:
         assert all(name in message for name in left_out)
