@@ -212,7 +212,7 @@ def write_corpus(workdir: Path, posts: Path, num_characters: int) -> None:
     """Write the texts as the dataset corpus/ of a run."""
     texts = make_texts(posts, num_characters)
     schema = DATASETS["corpus"].schema
-    # The stage reads the texts and ids only.
+    # The tokens do not depend on these columns.
     other_columns = {
         "subreddits": [],
         "language_score": 1.0,

@@ -275,7 +275,6 @@ class Program:
             os.truncate(path, path.stat().st_size // 2)
             self.log.append(f"({path.relative_to(self.run)} cut)")
         # Nothing is promised if both the root and its copy are damaged.
-        # Where both the root and its copy are damaged, nothing is promised.
         if path.name != "settings.toml":
             self._owt(self.rng.choice(["ls", "verify"]), self.run, codes=(0, 1, 3))
 

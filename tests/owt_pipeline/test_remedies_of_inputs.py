@@ -201,7 +201,8 @@ def test_a_mistake_in_settings_is_corrected(mistake: str, correction: str, tmp_p
     words: Words = ["run", tmp_path / "run", settings, *links, "--dry_run"]
     code, output = attempt(words)
     assert code == 2
-    spelling = re.search(r"did you mean '(\w+)'|put it under (\[run\] or a stage's table)", output)
+    advice = r"did you mean '(\w+)'|put it under the table of its stage, such as \[clean\]"
+    spelling = re.search(advice, output)
     assert spelling is not None, output
     if spelling[1]:
         near = re.search(rf"\W({re.escape(spelling[1])})\W", correction)

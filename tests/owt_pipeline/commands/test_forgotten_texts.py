@@ -251,13 +251,13 @@ def test_the_search_equals_a_plain_comparison(seed: int) -> None:
     fingerprint_by_id = dict(enumerate(fingerprints(pa.array(texts))))
     matches = ForgottenTexts.of(fingerprint_by_id).matches(pa.array(queries))
     matched = {match.row: set(match.url_ids) for match in matches}
-    for row, query in enumerate(fingerprints(pa.array(queries))):
-        query_shingles = set(query.shingles.tolist())
+    for row, query_fingerprint in enumerate(fingerprints(pa.array(queries))):
+        query_shingles = set(query_fingerprint.shingles.tolist())
         expected = set()
         for key, fingerprint in fingerprint_by_id.items():
             shingles = set(fingerprint.shingles.tolist())
             union = query_shingles | shingles
             is_similar = bool(union) and len(query_shingles & shingles) >= 0.8 * len(union)
-            if query.digest == fingerprint.digest or is_similar:
+            if query_fingerprint.digest == fingerprint.digest or is_similar:
                 expected.add(key)
         assert matched.get(row, set()) == expected
