@@ -57,7 +57,7 @@ class Decisions:
 # A document is compared with at most this many kept documents, in the order of their votes. A
 # shared band gives one vote, divided among the kept documents that have it: all pages of a template
 # share bands, but a page and its copy also share bands that no other page has.
-MAX_COMPARISONS = 128
+MAX_COMPARISONS = 192
 
 # After this many comparisons, a document is compared with more only if the highest similarity
 # reached this share of the threshold. Versions of one page reach it, pages of a template do not.

@@ -61,7 +61,7 @@ class Dedupe(Stage):
     reads = "earlier"
     output = "duplicates"
     options = Options
-    version = 8
+    version = 9
     libraries = ("numpy", "pyarrow", "xxhash")
     steps: tuple[Step, ...] = (
         Step(steps.sketch, "sketch", keys=_parts, rows=_rows),
