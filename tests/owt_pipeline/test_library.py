@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -253,8 +254,10 @@ def test_near_duplicates_takes_columns_and_files_of_any_kind(tmp_path: Path) -> 
 
 
 def test_progress_is_shown_by_those_who_wrap_the_texts(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Logging is as in a new program, also after a test that called `owt` in this process.
+    caplog.set_level(logging.WARNING, "owt")
     texts = ["one two three four five six"] * 3 + ["seven eight nine ten eleven twelve"]
     pages = [(HTML, "https://example.org/a")] * 2
     expected = owt.near_duplicates(texts, workers=1)

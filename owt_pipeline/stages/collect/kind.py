@@ -189,7 +189,10 @@ class Tally:
     def _guess(self) -> str:
         """Return what a file of another kind is, for the end of a message; "" if it is unknown."""
         kind = flag_for(self.start)
-        return f" (it looks like {kind})" if kind else ""
+        # The flag that named the file cannot be the advice.
+        if not kind or f"--{self.kind.option} " in kind:
+            return ""
+        return f" (it looks like {kind})"
 
     @property
     def problem(self) -> str | None:

@@ -172,7 +172,7 @@ def test_a_failed_shard_has_a_reason_and_a_rerun_continues_at_it(
     assert list((tmp_path / "documents").glob("part-00005-*.parquet"))
     caplog.set_level("INFO", logger="owt")
     resumed = documents_in(tmp_path, 2)
-    assert re.search("[1-5] of 6 shards are finished", caplog.text)
+    assert re.search("resuming with [1-5] of 6 shards finished", caplog.text)
     # The killed processes had begun these files.
     assert not list(tmp_path.rglob("*-*.tmp"))
     shutil.rmtree(tmp_path / "ledger")
