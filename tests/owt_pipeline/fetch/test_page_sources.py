@@ -26,6 +26,7 @@ from tests.owt_pipeline.fetch.archive_server import (  # noqa: F401
 )
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects
+from tests.servers.web import Request
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-archive.md"
 NAME = "owt_pipeline.stages.fetch.archives.library"
@@ -42,13 +43,13 @@ class Library(ArchiveServer):
         super().__init__()
         self.pages: dict[str, bytes] = {}
 
-    def _usual(self, target: str, url: str, span: str) -> Answer:
-        if not target.startswith("/all/cdx?"):
-            _, _, archived = target.partition("id_/")
+    def _usual(self, request: Request, queried_url: str) -> Answer:
+        if not request.path.startswith("/all/cdx?"):
+            _, _, archived = request.path.partition("id_/")
             headers = {"Content-Type": "text/html", "x-archive-orig-content-type": "text/html"}
             return Answer(200, self.pages[archived], headers)
         # The index is asked for the canonical URL, which lacks `www.`.
-        path = url.rpartition("/")[2]
+        path = queried_url.rpartition("/")[2]
         captured_urls = [archived for archived in self.pages if archived.endswith(f"/{path}")]
         captures = [
             {"timestamp": timestamp(AT), "url": archived, "mime": "text/html", "status": "200"}
@@ -96,9 +97,9 @@ def test_a_source_of_your_own_is_queried_in_its_place(
     assert {row["url"].rpartition("/")[2]: row["source"] for row in rows} == expected
     assert len(rejects(runtime, manifest)) == 4 - len(expected)
     # A finished shard asks for nothing again.
-    library.requests.clear()
+    library.num_by_path.clear()
     assert run_stage(STAGE, wayback.options(sources=order), runtime)[1] is False
-    assert not library.requests
+    assert not library.num_by_path
 
 
 def test_options_of_other_sources_do_not_shape_the_pages_of_a_source(library: Library) -> None:
