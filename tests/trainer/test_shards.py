@@ -130,7 +130,7 @@ def test_a_run_is_its_tokens_and_needs_a_manifest(tokens: Path, tmp_path: Path) 
         ShardError,
         match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run `owt run .*/nowhere ",
     ):
-        open_dataset(tmp_path / "nowhere")
+        open_dataset(tmp_path / "elsewhere" / "nowhere")
 
 
 EOT = 399
