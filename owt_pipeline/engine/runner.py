@@ -79,9 +79,16 @@ def run_stages(
     runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
     root, _ = read_root(runtime.workdir)
     stages = without_imported(stages, runtime.workdir, root)
+    is_on_cluster = runs_on_cluster(runtime.beam_flags)
+    if is_on_cluster:
+        # Workers start in another folder, and read the sources as they are recorded here.
+        stages = [
+            (stage, submission.with_absolute_paths(stage_options))
+            for stage, stage_options in stages
+        ]
     _check_sources(stages, runtime)
     cluster = None
-    if runs_on_cluster(runtime.beam_flags):
+    if is_on_cluster:
         cluster = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
         if submission.submits_later(cluster):
             _run_on_cluster(stages, runtime, None, cluster)
@@ -315,10 +322,6 @@ def _run_on_cluster(
     runner = str(options.get_all_options()["runner"])
     runtime = runtime.for_cluster([stage for stage, _ in stages], runner)
     pipeline = beam.Pipeline(options=options)
-    # Workers start in another folder.
-    stages = [
-        (stage, submission.with_absolute_paths(stage_options)) for stage, stage_options in stages
-    ]
     build(pipeline, stages, runtime, version)
     result = pipeline.run()
     if submission.submits_later(options):
