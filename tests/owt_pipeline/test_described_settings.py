@@ -24,6 +24,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "value", "line"), SETTINGS)
 def test_a_card_shows_settings_that_change_no_document(
     small_run: Path, small_config: Path, tmp_path: Path, flag: str, value: str, line: str

@@ -104,6 +104,7 @@ def check_forgotten(run: Path, run_without: Path) -> None:
     assert "no problems found" in ask_owt("verify", run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "when", "has_list"),
     [

@@ -39,6 +39,7 @@ def published_parts(run: Path, dataset: str) -> list[str]:
     return sorted(file.path for file in files_of(run, dataset))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [1, 400])
 def test_each_shard_is_there_once_after_a_clock_was_set_back(
     run: Path, small_run: Path, small_config: Path, days: int
@@ -56,6 +57,7 @@ def test_each_shard_is_there_once_after_a_clock_was_set_back(
     assert (run / "ledger/manifest.json").read_bytes() == sequence
 
 
+@pytest.mark.slow
 def test_a_half_copied_run_is_completed(
     small_run: Path, small_config: Path, tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ def be_linked(folder: Path) -> None:
     folder.symlink_to(target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [lead_up, lead_nowhere, be_linked])
 def test_links_in_a_run_are_followed_without_loops(
     run: Path, small_config: Path, change: Callable[[Path], None]

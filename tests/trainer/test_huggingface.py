@@ -329,6 +329,7 @@ def downloaded(name: str, environment: dict[str, str], home: Path) -> str:
     return in_new_process(code, environment, home)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layout"),
     [("tiny-gpt2", "safetensors"), ("someone/gpt2", "pickle"), ("someone/gpt2@main", "shards")],

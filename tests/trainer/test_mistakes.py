@@ -184,6 +184,7 @@ def test_a_file_that_a_full_disk_refuses_is_named(
     assert "File too large" in line
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_flag_that_needs_none_is_named(
     config: TrainConfig, tmp_path: Path
 ) -> None:

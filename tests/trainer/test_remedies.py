@@ -218,6 +218,7 @@ def test_without_a_gpu_the_cpu_is_named(config: TrainConfig, capsys: Capture) ->
     train(dataclasses.replace(config, device="cpu"))
 
 
+@pytest.mark.slow
 def test_without_a_compiler_a_run_goes_on_uncompiled(config: TrainConfig, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": missing}

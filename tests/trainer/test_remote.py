@@ -148,6 +148,7 @@ sys.exit(train.main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uri", ["gs://private/tokens", "s3://private/tokens"])
 def test_without_credentials_a_run_ends_and_names_the_checks(uri: str, tmp_path: Path) -> None:
     """The machine is in no cloud and has no files of its user. The minute is a shorter one here."""

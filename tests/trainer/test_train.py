@@ -86,6 +86,7 @@ def test_the_documented_command_trains_and_the_loss_falls(
     }
 
 
+@pytest.mark.slow
 def test_a_second_run_waits_for_the_folder_and_ctrl_c_saves(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
@@ -239,6 +240,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
 
 
 # Four trainings, on a machine that may be busy.
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_neither_it_nor_a_kill_alters_a_loss(

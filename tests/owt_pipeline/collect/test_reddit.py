@@ -78,6 +78,7 @@ def test_listings_of_many_subreddits_are_read_to_their_ends(
     assert f"r/{busiest.lower()}:1" in details
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("remaining", "refusals", "requests"), [(0, 0, 3), (95, 2, 5)])
 def test_the_run_obeys_reddits_rate_limit_and_waits_after_429(
     server: RedditServer, busiest: str, tmp_path: Path, remaining: int, refusals: int, requests: int

@@ -79,6 +79,7 @@ def run(imported: Path, tmp_path: Path) -> Path:
     return copy_of(imported, tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [(), ("--rules", "none"), ("--threshold", 0.99), ("--ngram", 9)], ids=str
 )
@@ -149,6 +150,7 @@ def test_a_damaged_list_brings_no_text_back(run: Path, kind: str, damage: object
     assert original.name in ask_owt("verify", run, code=1)
 
 
+@pytest.mark.slow
 def test_a_list_without_hashes_still_counts_and_gets_them(run: Path) -> None:
     forget(run, NAMED)
     workdir = Storage(str(run))
@@ -206,6 +208,7 @@ def test_keys_need_no_rows_after_a_takedown(run: Path) -> None:
     assert {path: path.read_bytes() for path in paths} == content
 
 
+@pytest.mark.slow
 def test_a_run_that_makes_texts_again_warns(run: Path) -> None:
     forget(run, NAMED)
     assert "may contain texts that were taken down" not in ask_owt("run", run, *FLAGS)

@@ -91,6 +91,7 @@ class Seen(progress.Step):
         Seen.last = (self.rows_done, self.shards_done)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=9).map(tuple))
 def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...]) -> None:

@@ -215,6 +215,7 @@ def misbehaving(settings: Settings) -> Callable[[Page], Extracted | None]:
     return extract
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evades", [False, True], ids=["within its limits", "evading them"])
 def test_misbehaving_extractor_loses_only_that_page(
     evades: bool, tmp_path: Path, pages_writer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -265,6 +266,7 @@ def mutate(body: bytes, rng: random.Random) -> bytes:
     return body
 
 
+@pytest.mark.slow
 def test_mutated_real_pages_neither_crash_nor_hang_nor_get_lost(
     tmp_path: Path, pages_writer: Callable[..., None], real_pages: dict[str, tuple[bytes, str]]
 ) -> None:

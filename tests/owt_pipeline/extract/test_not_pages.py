@@ -60,6 +60,7 @@ def real_pages(testdata: Path) -> Iterator[tuple[str, str]]:
                 yield page.get("url") or page["name"], page["html"]
 
 
+@pytest.mark.slow
 def test_none_of_the_real_pages_is_rejected(testdata: Path) -> None:
     pages = list(real_pages(testdata))
     assert len(pages) == 1957

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,7 @@ rows = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(rows, max_size=12), min_size=1, max_size=4),
     st.dictionaries(

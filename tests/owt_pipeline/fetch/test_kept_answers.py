@@ -105,6 +105,7 @@ class NotingWeb:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signalled", SIGNALS, ids=lambda row: f"{row.place}-{row.is_retry}")
 def test_a_kill_costs_only_the_answers_of_the_last_seconds(
     signalled: Signal, serve: Serve, tmp_path: Path
