@@ -185,8 +185,9 @@ def _check_same_bytes(run: StageRun, before: ShardRecord, now: ShardRecord) -> N
     raise UserError(
         f"shard {before.shard} of {run.stage.output}/ was missing, and the rebuilt shard has other "
         f"bytes. It was first built with {_list_versions(before)}, and now with "
-        f"{_list_versions(now)}: use the first versions, or delete {records} and {file_list} and "
-        "run the same command again to rebuild this dataset and the datasets after it"
+        f"{_list_versions(now)}: use the first versions, or delete {records} and {file_list} to "
+        "make the dataset, and the datasets after it, with the present ones: run the same command "
+        "again"
     )
 
 

@@ -223,7 +223,7 @@ def test_the_remedy_for_a_shard_with_other_bytes_works(
         f"shard {int(missing.name[5:10])} of corpus/ was missing, and the rebuilt shard" in output
     )
     assert output.count("jinja2 ") == 2
-    advised = re.search(r"or delete (\S+) and (\S+) and run the same command again", output)
+    advised = re.search(r"or delete (\S+) and (\S+) to make the dataset", output)
     assert advised is not None
     shutil.rmtree(advised[1])
     Path(advised[2]).unlink()
