@@ -139,10 +139,11 @@ def download_model(name: str) -> Path:
                 _download(repository, file, commit)
     # Errors of the package, its HTTP client or the file system.
     except Exception as error:
+        of_revision = f" --revision {revision}" if revision else ""
         raise ValueError(
             f"{name} is neither a folder here nor a model that can be had from the Hugging Face "
             f"Hub ({first_line(error)}): check the name; or fetch it once while connected "
-            f"(`hf download {repository}`); or name a mirror by HF_ENDPOINT"
+            f"(`hf download {repository}{of_revision}`); or name a mirror by HF_ENDPOINT"
         ) from error
     return folder
 

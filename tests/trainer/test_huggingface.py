@@ -376,6 +376,8 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(tmp_path: Path) -> None:
         line = downloaded("gpt2", changed, tmp_path)
         assert "while connected (`hf download gpt2`); or name a mirror by HF_ENDPOINT" in line
         assert "Retrying" not in line
+    line = downloaded("gpt2@v1", environment, tmp_path)
+    assert "(`hf download gpt2 --revision v1`)" in line
 
 
 def test_a_folder_comes_before_a_name_of_the_hub(
