@@ -158,8 +158,8 @@ def documents_in(folder: Path, workers: int, fault: str = "") -> dict[str, bytes
     ("fault", "error", "message"),
     [
         ("UserError", UserError, "^the disk was pulled out$"),
-        pytest.param("OSError", UserError, "the disk was pulled out$", marks=pytest.mark.slow),
-        ("KeyError", WorkerError, "in write_documents"),
+        ("OSError", UserError, "the disk was pulled out$"),
+        pytest.param("KeyError", WorkerError, "in write_documents", marks=pytest.mark.slow),
         ("SIGKILL", UserError, "was killed, probably by the kernel"),
     ],
 )
