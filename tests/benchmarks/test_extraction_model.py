@@ -166,6 +166,7 @@ def learned(seed: int = 0) -> tuple[Forest, np.ndarray, np.ndarray]:
     )
 
 
+@pytest.mark.slow
 def test_forest_learns_an_interaction_of_two_features() -> None:
     forest, values, labels = learned()
     assert np.mean((probabilities(forest, values) > 0.5) == labels) > 0.97

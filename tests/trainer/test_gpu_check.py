@@ -54,6 +54,7 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
     assert again.stdout.count(": done already") == len(pieces)
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_command_reports_it(tmp_path: Path) -> None:
     import torch
 

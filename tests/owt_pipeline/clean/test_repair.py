@@ -108,6 +108,7 @@ def test_wide_punctuation_is_kept_in_chinese_and_japanese_only() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_million_marks_in_a_row_do_not_keep_a_worker_busy() -> None:
     text = "e" + "\u0301\u0316" * 500_000
     started = time.process_time()

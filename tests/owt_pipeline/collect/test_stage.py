@@ -62,6 +62,7 @@ def holds(run: Collected) -> bool:
     return all(not finding.problems for finding in verify(Storage(str(run.workdir))))
 
 
+@pytest.mark.slow
 def test_the_top_submissions_of_2013_are_accounted_for(testdata: Path, tmp_path: Path) -> None:
     run = collect(tmp_path, dumps=(str(testdata / "reddit" / "RS_2013-top.zst"),), num_shards=3)
     # The dump is real: any change of a rule or of parsing shows in these counts.

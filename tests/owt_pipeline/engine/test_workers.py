@@ -175,6 +175,7 @@ def test_killed_workers_cost_only_their_own_batches() -> None:
     assert len(dead) <= len(killed)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
 def test_workers_that_died_leave_no_socket_open() -> None:
     pool = WorkerPool(2)
@@ -229,6 +230,7 @@ def test_a_worker_that_dies_at_a_shard_is_a_clear_error(shard: int, message: str
         pool.close()
 
 
+@pytest.mark.slow
 def test_an_endless_batch_is_given_up_and_not_retried() -> None:
     batches = [pa.record_batch({"i": [i]}) for i in range(6)]
     pool = WorkerPool(2)
