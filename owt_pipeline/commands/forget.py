@@ -209,7 +209,10 @@ def _lines(path: str) -> list[str]:
             "per line"
         ) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
+        raise UserError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); expected one URL, id "
+            "or domain per line, saved as UTF-8"
+        ) from error
 
 
 def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:

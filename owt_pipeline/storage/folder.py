@@ -265,7 +265,7 @@ def open_source(uri: str) -> pa.NativeFile:
         folder, name = folder_of(uri)
         return folder.open(name)
     except OSError as error:
-        raise UserError(f"cannot read {uri}: {error}") from error
+        raise UserError(f"cannot read {uri}: {error.strerror or error}") from error
 
 
 # The first bytes of compressed files.
