@@ -72,6 +72,7 @@ def _flags(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "urls",
+        type=os.path.expanduser,
         metavar="URLS.txt",
         help="file of URLs, ids and domains, one per line; - reads standard input",
     )
@@ -210,8 +211,8 @@ def _lines(path: str) -> list[str]:
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); expected one URL, id "
-            "or domain per line, saved as UTF-8"
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); expected a "
+            "text file with one URL, id or domain per line, saved as UTF-8"
         ) from error
 
 

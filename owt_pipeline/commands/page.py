@@ -32,7 +32,12 @@ def _flags(parser: CommandParser) -> None:
 
     The exit code is 3 if the page has no main text.
     """
-    parser.add_argument("page", metavar="FILE", help="an HTML file, or - for standard input")
+    parser.add_argument(
+        "page",
+        type=os.path.expanduser,
+        metavar="FILE",
+        help="an HTML file, or - for standard input",
+    )
     parser.add_argument(
         "--url", default="", help="URL of the page, which helps to find its date and site name"
     )

@@ -103,7 +103,9 @@ FOR_OTHER_COMMANDS = {
     "texts.csv": f'id,text\n1,"{PROSE}"\n'.encode(),
     "my links.csv": b"url,score\nhttps://example.org/1,9\n",
     "links.parquet": None,
-    "pages.warc.gz": response_record("https://example.org/", 0, "HTTP/1.1 200 OK", [], HTML.encode()),
+    "pages.warc.gz": response_record(
+        "https://example.org/", 0, "HTTP/1.1 200 OK", [], HTML.encode()
+    ),
 }
 
 
