@@ -1,7 +1,7 @@
 """Leaves out text that occurs twice: in a part for narrow screens, too, or as a quote.
 
-A single line that repeats, while the other lines around it are new, stays: `Location: Boston` in two
-entries of a list, or a heading that the table of contents has before.
+A single line that repeats, while the other lines around it are new, stays: `Location: Boston` in
+two entries of a list, or a heading that the table of contents has before.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MIN_JOINED_SHARE = 0.9
 def without_repeats(kept: Sequence[Block]) -> list[Block]:
     """Return blocks without text that an earlier block has in another part of the page.
 
-    Within one part, lines of a poem may repeat. A single text that repeats, in a part with new text,
-    belongs to this part: `Location: Boston` in two entries, or a title that the table of contents
-    has before.
+    Within one part, lines of a poem may repeat. A single text that repeats, in a part with new
+    text, belongs to this part: `Location: Boston` in two entries, or a title that the table of
+    contents has before.
     """
     first_by_repeat = _find_repeats(kept)
     if not first_by_repeat:
