@@ -119,8 +119,9 @@ def main_content(
         keep |= page.in_comments & page.counts.prose
     elif not kind.is_forum:
         _leave_comments(page, blocks, kind, keep)
-    leave_teasers(blocks, keep, is_declared=kind.is_article)
-    leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
+    is_article = kind.is_article or article >= _MIN_ARTICLE_PROBABILITY
+    leave_teasers(blocks, keep, is_declared=kind.is_article, is_article=is_article)
+    leave_asides(blocks, keep, is_article=is_article)
     leave_notices(blocks, keep)
     keep_questions(blocks, keep)
     kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]

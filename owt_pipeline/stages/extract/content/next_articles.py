@@ -24,10 +24,14 @@ from owt_pipeline.stages.extract.html.names import MARKED
 # Hostile pages have thousands of titles, and of containers around one.
 _MAX_TITLES = 20
 _MAX_DEPTH = 30
+# Of a further article that is an `<article>` with a date or a byline, the page may have only the
+# first paragraphs.
+_MIN_SIGNED_WORDS = 40
 _MAX_LINES_BEFORE_TEXT = 6
 _MAX_LINE_CHARS = 60
 _DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
 _BYLINE = re.compile(r"(?:by|von|par|por|di|av|af|door)\b:? \S", re.IGNORECASE)
+_TAGS_OF_STORIES = frozenset(("article", "main"))
 # Titles themselves.
 _TAGS_OF_TITLES = frozenset(("h1", "h2", "header", "hgroup"))
 
@@ -46,12 +50,14 @@ def leave_next_articles(blocks: Sequence[Block], keep: np.ndarray) -> None:
             continue
         first, other = (_indexes_in(story, blocks) for story in pair)
         has_sure_kind = _are_articles(*pair) and first_title.container.tag == "h1"
-        if not has_sure_kind and not (_is_signed(blocks, first) and _is_signed(blocks, other)):
+        are_signed = _is_signed(blocks, first) and _is_signed(blocks, other)
+        if not has_sure_kind and not are_signed:
             continue
         # Without a text, the first title heads a banner, and the article is below it.
         if not _num_words_kept(blocks, keep, first):
             return
-        if _num_words_kept(blocks, keep, other) >= MIN_ARTICLE_WORDS:
+        min_words = _MIN_SIGNED_WORDS if has_sure_kind and are_signed else MIN_ARTICLE_WORDS
+        if _num_words_kept(blocks, keep, other) >= min_words:
             keep[other] = False
 
 
@@ -94,7 +100,9 @@ def _pair_of_stories(one: Container, other: Container) -> tuple[Container, Conta
 
 
 def _outermost_article(containers: Sequence[Container]) -> Container | None:
-    articles = (container for container in reversed(containers) if container.tag == "article")
+    articles = (
+        container for container in reversed(containers) if container.tag in _TAGS_OF_STORIES
+    )
     return next(articles, None)
 
 
@@ -108,7 +116,7 @@ def _around(title: Container, other: Container) -> Iterator[Container]:
 
 def _are_articles(first: Container, other: Container) -> bool:
     """Return whether two stories are `<article>`s of one kind."""
-    return first.tag == "article" and key_of(first)[1:] == key_of(other)[1:]
+    return first.tag in _TAGS_OF_STORIES and key_of(first)[1:] == key_of(other)[1:]
 
 
 def _indexes_in(container: Container, blocks: Sequence[Block]) -> list[int]:
