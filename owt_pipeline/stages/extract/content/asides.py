@@ -39,7 +39,7 @@ _NO_LINE_FORMS = frozenset((HEADING, PREFORMATTED, ROW))
 # Placeholders.
 # Parts of words in lower case.
 _CONSENT_STEMS = tuple(
-    "cookie|javascript|consent|accept|third-party|third party|external content|externer inhalt"
+    "cookie|consent|accept|third-party|third party|external content|externer inhalt"
     "|externen inhalt|externe inhalte|einwillig|zustimm|einverstanden|akzepti|akcept|aksept|accett"
     "|aceit|acept|toestemming|samtyck|samtykk|souhlas|zgod|hyväksy|eväste|sütik|hozzájárul"
     "|informasjonskaps|соглас|同意|クッキー".split("|")
@@ -66,9 +66,9 @@ _CREDIT = re.compile(
     r"\W*(?:(?:photo|foto|image|picture|pictures|pic|bild|bilder|bildquelle|bildnachweis|kuva|kép"
     r"|fotó|zdjęcie|fot|imagen|imagem|immagine|credit|crédit|courtesy|ảnh|фото|φωτο|تصوير|صورة|צילום"
     r"|사진|写真|撮影|照片|图片|圖片)\w{0,8}"
-    r"(?: (?:credits?|photos?|source|courtesy|rights)| \d{1,2})?\s*"
+    r"(?: (?:credits?|photos?|source|courtesy|rights))?\s*"
     r"(?:[:：＝=©/–—-]|\.|\bby\b|\bof\b)"
-    r"|©|\(c\)|\([^()]+/[^()]+\)$)",
+    r"|[^\n]{0,80}\bCC[ -]BY\b|©|\(c\)|\([^()]+/[^()]+\)$)",
     re.IGNORECASE,
 )
 _AGENCIES = (

@@ -5,8 +5,8 @@
 They are elements of one kind, each with a title of its own. The first one is never left out.
 
 - On a list of complete articles, the first title is a link to its page: all of them stay.
-- Elements of another kind than `<article>`, and articles of two kinds, may be parts of one text.
-  They are further articles if each has a date, a byline or an `articleBody`.
+- Elements of other kinds than `<article>` and `<main>`, and articles of two kinds, may be parts of
+  one text. They are further articles if each has a date, a byline or an `articleBody`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_LINES_BEFORE_TEXT = 6
 _MAX_LINE_CHARS = 60
 _DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
 _BYLINE = re.compile(r"(?:by|von|par|por|di|av|af|door)\b:? \S", re.IGNORECASE)
-_TAGS_OF_STORIES = frozenset(("article", "main"))
+_TAGS_OF_STORIES = ("article", "main")
 # Titles themselves.
 _TAGS_OF_TITLES = frozenset(("h1", "h2", "header", "hgroup"))
 
@@ -82,7 +82,7 @@ def _titles(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _pair_of_stories(one: Container, other: Container) -> tuple[Container, Container] | None:
-    """Return two `<article>`s around two titles, or else the siblings of one kind around them.
+    """Return two `<article>`s or `<main>`s around two titles, or else siblings of one kind.
 
     Each holds one of the titles. Return None if there are none.
     """
@@ -90,20 +90,19 @@ def _pair_of_stories(one: Container, other: Container) -> tuple[Container, Conta
     others = list(_around(other, one))
     if not firsts or not others:
         return None
-    first = _outermost_article(firsts)
-    second = _outermost_article(others)
-    if first is not None and second is not None:
-        return first, second
+    for tag in _TAGS_OF_STORIES:
+        first_story = _outermost(firsts, tag)
+        second_story = _outermost(others, tag)
+        if first_story is not None and second_story is not None:
+            return first_story, second_story
     first, second = firsts[-1], others[-1]
     is_named = first.names and first.tag not in _TAGS_OF_TITLES
     return (first, second) if is_named and key_of(first) == key_of(second) else None
 
 
-def _outermost_article(containers: Sequence[Container]) -> Container | None:
-    articles = (
-        container for container in reversed(containers) if container.tag in _TAGS_OF_STORIES
-    )
-    return next(articles, None)
+def _outermost(containers: Sequence[Container], tag: str) -> Container | None:
+    stories = (container for container in reversed(containers) if container.tag == tag)
+    return next(stories, None)
 
 
 def _around(title: Container, other: Container) -> Iterator[Container]:
@@ -115,7 +114,7 @@ def _around(title: Container, other: Container) -> Iterator[Container]:
 
 
 def _are_articles(first: Container, other: Container) -> bool:
-    """Return whether two stories are `<article>`s of one kind."""
+    """Return whether two stories are `<article>`s or `<main>`s of one kind."""
     return first.tag in _TAGS_OF_STORIES and key_of(first)[1:] == key_of(other)[1:]
 
 

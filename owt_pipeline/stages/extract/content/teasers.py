@@ -6,6 +6,9 @@ and at most a sentence or two.
 
 Those below the last paragraph of an article, within its element, have a date or an image each.
 
+Between the paragraphs of an article, elements of one kind are teasers if each has a title with at
+least five words. Titles below an article need no element around title and sentence (`title_runs`).
+
 A list of offers on a page that is a list has the same form. So teasers are left out only next to an
 article: most of the page's prose is in one element, they are outside it and not between the page's
 title and it, and few have a price. The introduction of a list may be as long as a short article, so
@@ -79,6 +82,7 @@ def leave_teasers(
     article, num_paragraphs = element
     if is_article:
         _leave_between(blocks, keep, kept_indexes, article)
+    if is_article or num_paragraphs >= _MIN_PARAGRAPHS_OF_ARTICLE:
         leave_boxes(blocks, keep, article)
     # The title of the article, or its first text if there is none.
     titles = [index for index, block in enumerate(blocks) if block.container.tag == "h1"]
