@@ -16,6 +16,7 @@ from owt_pipeline.stages.extract.content.main_content import (
     FAVORS,
     Cut,
     _choose,
+    _keep_headings,
     _keep_lead,
     main_content,
 )
@@ -118,6 +119,32 @@ def test_the_lower_cut_holds_where_the_higher_loses_a_third() -> None:
     page = page_of(P * 3)
     assert _choose(page, np.array([0.9, 0.45, 0.45]), CUT, 1.0).all()
     assert _choose(page, np.array([0.9, 0.9, 0.3]), CUT, 1.0).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("heading", "p", "is_kept"),
+    [
+        ("<h2>Conclusion</h2>", 0.3, True),
+        ("<h4>Abschließende Gedanken</h4>", 0.3, True),
+        ("<h3>Read <a href=/a>on</a> in the next chapter</h3>", 0.3, True),
+        ("<h2>Conclusion</h2>", 0.1, False),
+        ("<h2><a href=/more>More articles</a></h2>", 0.3, False),
+        ("<p>Share this</p>", 0.3, False),
+    ],
+)
+def test_a_heading_between_kept_paragraphs_is_kept(heading: str, p: float, is_kept: bool) -> None:
+    page = page_of(P + heading + P)
+    keep = np.array([True, False, True])
+    _keep_headings(page, np.array([0.9, p, 0.9]), CUT, keep)
+    assert keep[1] == is_kept
+
+
+@pytest.mark.parametrize("neighbours", [(True, False), (False, True), (False, False)])
+def test_a_heading_of_a_part_that_is_left_out_stays_out(neighbours: tuple[bool, bool]) -> None:
+    page = page_of(f"{P}<h2>More articles</h2>{P}")
+    keep = np.array([neighbours[0], False, neighbours[1]])
+    _keep_headings(page, np.full(3, 0.3), CUT, keep)
+    assert not keep[1]
 
 
 LEAD = "The keepers of the northern cape burned a lamp every night, and nobody counted the oil."
