@@ -52,7 +52,7 @@ class Collect(Stage):
     output = "urls"
     options = Options
     version = 10
-    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
+    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld", "python-dateutil")
     flags = flags_by_kind()
     steps = (
         Step(

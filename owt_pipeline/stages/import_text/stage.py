@@ -95,6 +95,7 @@ class Import(Stage):
     output = "documents"
     options = Options
     version = 9
+    libraries = ("python-dateutil",)
     steps = (
         Step(place_group, RECORDS_STEP, keys=_parts_of_groups),
         Step(merge_shard),
