@@ -128,7 +128,7 @@ def main_content(
         keep |= page.in_comments & page.counts.prose
     elif not kind.is_forum:
         _leave_comments(page, blocks, kind, keep)
-    leave_teasers(blocks, keep, is_declared=kind.is_article)
+    leave_teasers(blocks, keep, is_declared=kind.is_article, is_article=is_article)
     leave_asides(blocks, keep, is_article=is_article)
     leave_notices(blocks, keep)
     keep_questions(blocks, keep)
