@@ -91,3 +91,16 @@ def test_the_subject_of_a_thread_is_kept_once() -> None:
         text = paragraphs(2 * number, 2 * number + 1)
         posts += f"<div class=post><div><h3>{subject}</h3></div><div>{text}</div></div>"
     assert lines_of(posts).count(subject) == 1
+
+
+def test_captions_of_the_same_image_are_kept_once() -> None:
+    slide = "<div><div><div>The lamp of the northern cape at night</div></div></div>"
+    lines = lines_of(f"<main><div>{paragraphs(0, 1, 2)}</div>{slide * 5}</main>")
+    assert lines == [*SENTENCES[:3], "The lamp of the northern cape at night"]
+
+
+def test_a_paragraph_that_repeats_is_kept_once() -> None:
+    long_text = " ".join(SENTENCES[:4])
+    entry = "<section><div><h3>Port {0}</h3>{1}<p>{2}</p></div></section>"
+    page = "".join(entry.format(n, paragraphs(n + 4, n + 7), long_text) for n in range(3))
+    assert lines_of(page).count(long_text) == 1

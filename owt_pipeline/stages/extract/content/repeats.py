@@ -24,6 +24,8 @@ from owt_pipeline.stages.extract.html.blocks import (
 _MIN_REPEATED_CHARS = 30
 # A part of the page is repeated if it has this share of words that an earlier part has.
 _MIN_REPEATED_SHARE = 0.5
+# A longer text that repeats is a paragraph, not a line of several entries.
+_MAX_SINGLE_CHARS = 200
 # Containers around a block whose words are counted. A hostile page has thousands.
 _MAX_DEPTH = 30
 # A block consists of others if it is long, also as a share of the page, and they make up this share
@@ -50,10 +52,12 @@ def without_repeats(kept: Sequence[Block]) -> list[Block]:
         first = first_by_repeat.get(index)
         if first is not None:
             part = _part_of(block)
-            is_alone = repeated_words[part] < _MIN_REPEATED_SHARE * words[part]
-            is_alone &= first_by_repeat.get(index + 1) != first + 1
-            is_alone &= first_by_repeat.get(index - 1) != first - 1
-            if not is_alone or _is_shown_again(block, kept[first]):
+            is_single = repeated_words[part] < _MIN_REPEATED_SHARE * words[part]
+            is_single &= block.chars <= _MAX_SINGLE_CHARS
+            is_single &= first_by_repeat.get(index + 1) != first + 1
+            is_single &= first_by_repeat.get(index - 1) not in (first - 1, first)
+            is_single &= index - 1 != first
+            if not is_single or _is_shown_again(block, kept[first]):
                 continue
         firsts.append(block)
     return _without_joined(firsts)
