@@ -6,10 +6,12 @@ VENV ?= .venv
 TORCH ?=
 BIN := $(VENV)/bin
 comma := ,
+# Where it is set, each process of the tests would compile the project and its tests again.
+unexport PYTHONDONTWRITEBYTECODE
 # It installs what pip would, in a fraction of the time.
 UV := $(BIN)/uv
 ENVIRONMENT = $(PYTHON) -m venv $(@D)
-# Compiled here, as PYTHONDONTWRITEBYTECODE may be set: else every process would do it again.
+# Compiled here, once, and not by each process that comes first to a module.
 INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(@D)
 PINNED = $(INSTALL) --requirement $(word 1,$^) --constraint $(word 2,$^)
 # A file's tests run in one process, as they share what their fixtures make. Four processes keep two cores busy: tests

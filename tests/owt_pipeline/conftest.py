@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.storage.folder import Storage
+from tests.owt_pipeline.one_process import without_runner
 from tests.owt_pipeline.runs import copy_of, made_once, run_owt, write_sources
 from tests.servers.azure import az_bucket
 from tests.servers.gcs import gcs_bucket
@@ -19,6 +20,19 @@ from tests.servers.s3 import s3_bucket
 
 BUCKETS = {"s3": s3_bucket, "gs": gcs_bucket, "az": az_bucket}
 PLACES = ["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in BUCKETS)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_runner(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run stages in this process without Beam's runner, except in modules marked `beam`.
+
+    A run of all stages then takes half the CPU time. Commands that are processes use Beam.
+    """
+    if request.node.get_closest_marker("beam"):
+        yield
+        return
+    with without_runner():
+        yield
 
 
 @pytest.fixture(autouse=True)

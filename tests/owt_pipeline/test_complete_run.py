@@ -30,6 +30,8 @@ from tests.owt_pipeline.runs import (
     start_owt,
 )
 
+pytestmark = pytest.mark.beam
+
 KILLS = 10
 REPEATING = f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from owt_pipeline.engine import lifecycle
 from owt_pipeline.ledger import sweep as sweeping
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.one_process import forget_processes, without_runner
+from tests.owt_pipeline.one_process import forget_processes
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, owt, root_of, rows_of
 from tests.owt_pipeline.test_two_events import write_texts
 
@@ -44,13 +43,6 @@ def kill_at(target: str, when: str, *words: object) -> None:
     command = [sys.executable, "-c", _KILL_AT, target, when, *map(str, words)]
     process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert process.returncode == -9, process.stdout + process.stderr
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_runner() -> Iterator[None]:
-    """All commands of this module run their stages without Beam's runner."""
-    with without_runner():
-        yield
 
 
 @pytest.fixture(scope="module")

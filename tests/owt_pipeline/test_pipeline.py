@@ -25,6 +25,8 @@ from owt_pipeline.stages.clean.stage import STAGE as CLEAN
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, snapshot
 
+pytestmark = pytest.mark.beam
+
 # Dataflow accepts a graph of ten megabytes.
 TWO_MEGABYTES = 2 << 20
 

@@ -10,6 +10,8 @@ from tests.owt_pipeline.one_process import without_runner
 from tests.owt_pipeline.random_inputs import write_inputs
 from tests.owt_pipeline.random_runs import Program
 
+pytestmark = pytest.mark.beam
+
 _SEEDS = range(50)
 _WITH_KILLS = range(100, 104)
 _WITH_BEAM = range(200, 202)

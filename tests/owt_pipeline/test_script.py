@@ -19,6 +19,8 @@ from owt_pipeline.storage.lock import running
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import differing
 
+pytestmark = pytest.mark.beam
+
 
 def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
     """Return README's script for the run `workdir`, whose settings are in its folder."""

@@ -18,6 +18,8 @@ import owt_pipeline as owt
 from owt_pipeline.transforms import CleanText, ExtractText
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies
 
+pytestmark = pytest.mark.beam
+
 PROSE = (
     "This is a sentence of an article that somebody wrote, and it goes on about the weather, "
     "number {}. "

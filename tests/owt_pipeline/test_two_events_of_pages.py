@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,9 @@ from tests.owt_pipeline.one_process import (
     forget_processes,
     interrupt,
     stopping_before_publication,
-    without_runner,
 )
 from tests.owt_pipeline.random_inputs import REJECTED, url_of, write_inputs_with_rejects
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_of
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_runner() -> Iterator[None]:
-    """All commands of this module run their stages without Beam's runner."""
-    with without_runner():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch._dynamo.utils import counters
 
 from tests.trainer.conftest import flags_of, records_of, sampler_of
 from trainer.checkpoint import Record, Saver, load_training, training_state
@@ -51,9 +52,14 @@ def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch._dynamo.reset()
-    counters.clear()
+def counters() -> Mapping[str, Counter[str]]:
+    """Forget what was compiled, and return the compiler's counters."""
+    # A machine without a GPU would import the compiler, for two seconds, to skip the tests.
+    from torch._dynamo import reset, utils
+
+    reset()
+    utils.counters.clear()
+    return utils.counters
 
 
 def test_compiled_bfloat16_trains_as_the_cpu_in_float32(
@@ -69,7 +75,7 @@ def test_compiled_bfloat16_trains_as_the_cpu_in_float32(
 
 @pytest.mark.parametrize("recomputed", [False, True])
 def test_a_masked_run_compiles_for_training_and_validation_only(
-    config: TrainConfig, recomputed: bool
+    config: TrainConfig, recomputed: bool, counters: Mapping[str, Counter[str]]
 ) -> None:
     """Train with micro-batches and windows that do not divide, and a mask for each batch."""
     train(dataclasses.replace(config, document_mask=True, checkpoint_activations=recomputed))
@@ -102,7 +108,9 @@ def test_masked_loss_and_gradients_equal_the_cpus(compiled: str) -> None:
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-2, atol=1e-4)
 
 
-def test_compiled_masks_equal_plain_ones_and_compile_once() -> None:
+def test_compiled_masks_equal_plain_ones_and_compile_once(
+    counters: Mapping[str, Counter[str]],
+) -> None:
     for seed in range(3):
         ids = torch.randint(203, (4, 256), generator=torch.Generator().manual_seed(seed))
         numbers = (ids == 202).cumsum(1)

@@ -51,8 +51,8 @@ class Collect(Stage):
     name = "collect"
     output = "urls"
     options = Options
-    version = 9
-    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
+    version = 10
+    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld", "python-dateutil")
     flags = flags_by_kind()
     steps = (
         Step(
@@ -116,6 +116,10 @@ class Collect(Stage):
                 if file.kind == READ_KIND:
                     read.append(msgspec.json.decode(run.work.read(file.path)))
         for source in read:
+            # The manifest keeps the rest.
+            times = source.pop("times")
+            if times:
+                logger.warning("%s: %s", source["name"], times)
             if source["problem"] is not None:
                 logger.warning("%s: %s", source["name"], source["problem"])
             elif not source["lines"]:

@@ -32,6 +32,8 @@ from tests.owt_pipeline.making import add_rows
 from tests.owt_pipeline.repeating import RepeatingRunner
 from tests.owt_pipeline.runs import snapshot
 
+pytestmark = pytest.mark.beam
+
 NUMBER = pa.schema([("number", pa.int64())])
 DOCUMENTS = DATASETS["documents"].schema
 SHARDS = 4

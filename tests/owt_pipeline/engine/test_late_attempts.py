@@ -62,7 +62,7 @@ class Noting(Stage):
 STAGE = Noting()
 
 
-pytestmark = pytest.mark.parametrize("place", PLACES[:2], indirect=True)
+pytestmark = [pytest.mark.beam, pytest.mark.parametrize("place", PLACES[:2], indirect=True)]
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from schemas import DATASETS
 from schemas.manifest import ROOT
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, table_of
 
+pytestmark = pytest.mark.beam
+
 
 def delete(path: Path) -> None:
     path.unlink()

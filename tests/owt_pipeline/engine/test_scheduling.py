@@ -31,6 +31,8 @@ from schemas import DATASETS, option
 from tests.owt_pipeline.making import add_rows
 from tests.owt_pipeline.runs import snapshot
 
+pytestmark = pytest.mark.beam
+
 DOCUMENTS = DATASETS["documents"].schema
 ROWS = (40, 700, 60, 50, 0, 70)
 

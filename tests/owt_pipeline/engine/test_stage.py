@@ -29,6 +29,8 @@ from schemas import DATASETS, Reason, option
 from tests.owt_pipeline.making import add_rows, publish_rows
 from tests.owt_pipeline.runs import copy_of, snapshot
 
+pytestmark = pytest.mark.beam
+
 DOCUMENTS = DATASETS["documents"].schema
 ROWS = 50
 

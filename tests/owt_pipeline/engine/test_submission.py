@@ -20,6 +20,8 @@ from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.storage.folder import Storage
 from tests.servers.process import free_port
 
+pytestmark = pytest.mark.beam
+
 NOBODY = f"localhost:{free_port()}"
 WORKERS = ("--environment_type=EXTERNAL", "--environment_config=localhost:50000")
 BUCKET = Storage("/run")

@@ -26,6 +26,8 @@ from owt_pipeline.errors import UserError, WorkerError
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import start_owt
 
+pytestmark = pytest.mark.beam
+
 _WORK = """
 import sys
 import pyarrow as pa

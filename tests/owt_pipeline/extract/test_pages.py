@@ -155,6 +155,11 @@ REPLY = "We have waited for the new boat for years."
         "<div class=k><div>Lee · 3d</div><div>{}</div></div>",
         "<div class=k><h4>Lee</h4><small>01.03.2024, 12:30</small><p>{}</p></div>",
         "<div class=k><div><b>Lee</b> {}</div><div><a href=/r>Reply</a> <i>3h ago</i></div></div>",
+        "<div class=k><b>Lee</b><i>3 days ago</i><p>{}</p></div>",
+        "<div class=k><b>Lee</b><p>{}</p><div>3h ago<button>Like</button><button>Reply</button>"
+        "</div></div>",
+        "<div class=k><p>Lee said</p><p>{}</p><small>May 2, 2024 at 12:30</small></div>",
+        "<dl class=k><dt>1 : Lee : 2024/05/02 12:30:00<dd>{}</dl>",
         "<dl><dt><a href=/u>Lee</a> said...<dd>{}<dd class=foot><a href=/c>1 May 2024, 12:30</a></dl>",
     ],
 )
@@ -162,6 +167,15 @@ def test_readers_comments_are_known_by_their_structure(item: str) -> None:
     items = "".join(item.replace("{}", REPLY) for _ in range(4)).replace("</dl><dl>", "")
     found = comments_in(f"{ARTICLE}<section>{items}</section></main>")
     assert len([text for text in found if text.endswith(REPLY)]) == 4
+
+
+def test_rows_with_a_name_a_day_and_a_clock_are_comments() -> None:
+    row = "<tr><td>Lee<br>{}</td><td>" + REPLY + "</td></tr>"
+    page = f"<main><p>{SENTENCE * 12}</p><table>{{}}</table></main>"
+    assert len(comments_in(page.format(row.format("1 May 2024, 12:30") * 3))) == 3
+    # A timetable, and one in which a single row has a day.
+    assert comments_in(page.format(row.format("12:30") * 3)) == []
+    assert comments_in(page.format(row.format("1 May 2024, 12:30") + row.format("") * 3)) == []
 
 
 def test_a_short_comment_among_others_is_one() -> None:
@@ -198,6 +212,9 @@ def test_other_parts_side_by_side_are_not_comments(item: str) -> None:
         "<div class=exercise><h4>Squats</h4><p>30 seconds</p><p>{}</p></div>",
         "<div class=board><ul><li>Range: 40 km | 25 miles<li>Weight: 27 lbs</ul><p>{}</p></div>",
         "<div class=entry><p>{}</p><p>30 seconds</p></div>",
+        "<div class=entry><b>May 2024</b><p>{}</p></div>",
+        "<div class=entry><b>2. Mai 2024</b><p>{}</p></div>",
+        "<div class=entry><h4>Day 2</h4><p>Start at 9:30</p><p>{}</p></div>",
         "<dl><dt>The Gale of the north</dt><dd>{}</dd></dl>",
     ],
 )

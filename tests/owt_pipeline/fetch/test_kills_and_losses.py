@@ -35,7 +35,7 @@ from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.reading import records
 from tests.owt_pipeline.fetch.test_live import fetch, options_for
-from tests.owt_pipeline.one_process import forget_processes, without_runner
+from tests.owt_pipeline.one_process import forget_processes
 from tests.owt_pipeline.runs import copy_of, drop
 from tests.servers.web import DOMAIN, ROBOTS, Request, WebServer
 
@@ -136,7 +136,7 @@ class Crawl(NamedTuple):
 def _frozen_clock() -> Iterator[None]:
     """Fetch all pages at one time of the clock, so that two crawls have equal rows and records."""
     clock = SimpleNamespace(time=lambda: SECONDS, monotonic=time.monotonic)
-    with pytest.MonkeyPatch.context() as patch, without_runner():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "time", clock)
         yield
 

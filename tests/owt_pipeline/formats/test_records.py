@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -219,18 +220,20 @@ def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize(
-    "texts",
+    "make_texts",
     [
-        ["x" * 2_000_000] * 130,
-        [letter * 1_500_000 for letter in "abcdefgh"] * 12,
-        ["short"] * 300 + ["y" * 8_000_000] * 60 + ["short"] * 300,
+        lambda: ["x" * 2_000_000] * 130,
+        lambda: [letter * 1_500_000 for letter in "abcdefgh"] * 12,
+        lambda: ["short"] * 300 + ["y" * 8_000_000] * 60 + ["short"] * 300,
         # A dictionary that is full, so that the rest of the column does without.
-        ["z" * 3_000_000] * 60 + [f"{number} " + "w" * 20_000 for number in range(2_000)],
+        lambda: ["z" * 3_000_000] * 60 + [f"{number} " + "w" * 20_000 for number in range(2_000)],
     ],
+    ids=["one text", "eight texts", "between short texts", "beyond the dictionary"],
 )
 def test_repeated_long_texts_of_parquet_come_in_bounded_batches(
-    tmp_path: Path, texts: list[str]
+    tmp_path: Path, make_texts: Callable[[], list[str]]
 ) -> None:
+    texts = make_texts()
     path = tmp_path / "texts.parquet"
     pq.write_table(pa.table({"text": texts, "n": range(len(texts))}), path)
     num_rows = 0

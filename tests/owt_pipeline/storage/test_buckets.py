@@ -138,7 +138,9 @@ class TestUnusableBuckets:
         monkeypatch.setenv(variables[1], variables[2])
         monkeypatch.setenv(variables[3], variables[4])
         if host.endswith(":1"):
-            self.fails("gs://bucket/run", "no connection: .*; check the network and GOOGLE_BASE_URL$")
+            self.fails(
+                "gs://bucket/run", "no connection: .*; check the network and GOOGLE_BASE_URL$"
+            )
         self.fails("s3://bucket/run", "gives? access|AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 
     @pytest.mark.slow

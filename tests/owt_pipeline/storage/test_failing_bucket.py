@@ -11,7 +11,7 @@ import pytest
 
 from owt_pipeline.storage import buckets, lock
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.one_process import forget_processes, without_runner
+from tests.owt_pipeline.one_process import forget_processes
 from tests.owt_pipeline.runs import ask_owt, contents
 from tests.owt_pipeline.test_two_events import write_texts
 from tests.servers.failing import FAILURES, FailingWay
@@ -20,12 +20,6 @@ from tests.servers.s3 import s3_bucket
 pytestmark = pytest.mark.slow
 
 _OPTIONS = ["--min_tokens", 64, "--languages", "all", "--val_fraction", 0.3, "--workers", 1]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_runner() -> Iterator[None]:
-    with without_runner():
-        yield
 
 
 @pytest.fixture(scope="module")

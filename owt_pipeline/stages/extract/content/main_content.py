@@ -11,6 +11,8 @@ Further rules:
 - Prose in surroundings named as a banner, a sidebar or related articles, and a row of nothing but
   links, have a lower probability than by the model, if the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
+- A heading between two kept blocks needs a lower probability.
+- The lead between the title of an article and its first paragraph needs a lower probability.
 - Text that a part of the page repeats is kept once: `repeats`.
 - Of a series of questions and answers that is probable as a whole, nothing is left out: `answers`.
 - Readers' comments are left out if there is an article, unless the page is one of a forum.
@@ -38,6 +40,7 @@ from owt_pipeline.stages.extract.content.teasers import leave_teasers
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
     ITEM,
+    PARAGRAPH,
     ROW,
     Block,
     is_prose,
@@ -62,6 +65,13 @@ _INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u200e\u200f\u2060\ufeff \n"
 _MAX_INVISIBLE_CHARS = 10
 # Visible words per hidden word. With fewer, a script is expected to show the hidden text.
 _MIN_VISIBLE_WORDS = 0.7
+# A heading between two kept blocks is kept from this share of the lower cut on.
+_MIN_HEADING_SHARE = 0.6
+_MAX_LINKED_SHARE = 0.5
+# The lead of an article is kept from this share of the lower cut on.
+_MIN_LEAD_SHARE = 0.5
+_MAX_LEAD_CHARS = 400
+_SENTENCE_ENDS = tuple('.!?…。！？؟"”»“')
 MAX_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
 # If the higher cut keeps a smaller share of the words that the lower cut keeps, the lower cut
@@ -108,14 +118,17 @@ def main_content(
     p, article = model.judge(page)
     p = np.maximum(p - _less_for_surroundings(page, blocks), 0)
     keep = _choose(page, _mean_of_tables_and_lists(page, p), cut, article)
+    _keep_headings(page, p, cut, keep)
     is_article = kind.is_article or article >= _MIN_ARTICLE_PROBABILITY
+    if kind.is_article:
+        _keep_lead(blocks, p, cut, keep)
     if is_article:
         keep_answers(blocks, p, cut.lower, keep)
     if comments:
         keep |= page.in_comments & page.counts.prose
     elif not kind.is_forum:
         _leave_comments(page, blocks, kind, keep)
-    leave_teasers(blocks, keep, is_declared=kind.is_article)
+    leave_teasers(blocks, keep, is_declared=kind.is_article, is_article=is_article)
     leave_asides(blocks, keep, is_article=is_article)
     leave_notices(blocks, keep)
     keep_questions(blocks, keep)
@@ -149,6 +162,43 @@ def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarr
     if words[at_cut].sum() < _MIN_SHARE_KEPT * words[at_lower].sum():
         return at_lower
     return at_cut
+
+
+def _keep_headings(page: PageView, p: np.ndarray, cut: Cut, keep: np.ndarray) -> None:
+    """Set `keep` of headings between two blocks that are kept, such as `Conclusion`.
+
+    A heading is short, and its words may be those of a menu, so the model is less sure of it.
+    """
+    counts = page.counts
+    is_heading = (counts.form == HEADING) & (counts.links <= _MAX_LINKED_SHARE * counts.chars)
+    is_between = np.zeros_like(keep)
+    is_between[1:-1] = keep[:-2] & keep[2:]
+    keep |= is_between & is_heading & (p >= _MIN_HEADING_SHARE * cut.lower)
+
+
+def _keep_lead(blocks: Sequence[Block], p: np.ndarray, cut: Cut, keep: np.ndarray) -> None:
+    """Set `keep` of the lead between the title of an article and its first paragraph.
+
+    It is often in the element of the title, so the model is less sure of it. A lead is the only
+    prose there. It is a paragraph that ends a sentence and has no link and no image before it, so
+    it is neither a byline nor a caption.
+    """
+    first = next((i for i in np.flatnonzero(keep).tolist() if is_prose(blocks[i])), 0)
+    leads = []
+    for index in range(first - 1, -1, -1):
+        if blocks[index].container.tag == "h1":
+            break
+        if is_prose(blocks[index]):
+            leads.append(index)
+    else:
+        return
+    if len(leads) != 1:
+        return
+    lead = blocks[leads[0]]
+    if lead.form != PARAGRAPH or lead.links or lead.images or lead.chars > _MAX_LEAD_CHARS:
+        return
+    if lead.text.endswith(_SENTENCE_ENDS) and p[leads[0]] >= _MIN_LEAD_SHARE * cut.lower:
+        keep[leads[0]] = True
 
 
 def _less_for_surroundings(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
