@@ -108,7 +108,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.dry_run:
         print(dry_run_table(dry_run(planned, runtime)))
         return ExitCode.DONE
-    with keeping_first_flags(runtime.workdir, path, flags_by_stage) as keep_first_flags:
+    keeping = keeping_first_flags(runtime.workdir, path, flags_by_stage, is_adding=arguments.add)
+    with keeping as keep_first_flags:
         results = run_stages(planned, runtime, keep_first_flags)
     # A job that another program submits later has no results yet.
     if not results:
@@ -176,13 +177,20 @@ def keep_flags(
 
 @contextlib.contextmanager
 def keeping_first_flags(
-    workdir: Storage, path: str | None, flags_by_stage: Mapping[str, Mapping[str, Any]]
+    workdir: Storage,
+    path: str | None,
+    flags_by_stage: Mapping[str, Mapping[str, Any]],
+    *,
+    is_adding: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Yield a function that writes the flags of a run into its settings when the run starts.
 
-    Then `owt run RUN` continues a run that was killed. The function does nothing if a stage is
-    finished: from then on, only flags of runs that succeed are kept. If the run fails, its flags
-    may be wrong, so the settings get their earlier content back, unless they were edited since.
+    Then `owt run RUN` continues a run that was killed. If the run fails, its flags may be wrong, so
+    the settings get their earlier content back, unless they were edited since.
+
+    If a stage is finished, only flags of runs that succeed are kept. The sources of a run with
+    `--add` (`is_adding`) are an exception: the root manifest has recorded them, so every later
+    command needs them, such as the one that an error of this run advises.
     """
     earlier_settings = _read_settings(workdir)
     settings_with_flags = earlier_settings
@@ -192,6 +200,9 @@ def keeping_first_flags(
         if not read_root(workdir)[0].datasets:
             keep_flags(workdir, path, flags_by_stage)
             settings_with_flags = _read_settings(workdir)
+        elif is_adding and earlier_settings is not None:
+            # New settings with only the sources would have the defaults of all other options.
+            keep_flags(workdir, path, _sources_in(flags_by_stage))
 
     try:
         yield keep
@@ -204,6 +215,14 @@ def keeping_first_flags(
         if not is_edited and not read_root(workdir)[0].datasets:
             _restore_settings(workdir, earlier_settings)
         raise
+
+
+def _sources_in(flags_by_stage: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the flags that name sources, by stage."""
+    sources_by_stage = {}
+    for stage, flags in flags_by_stage.items():
+        sources_by_stage[stage] = {flag: flags[flag] for flag in flags if flag in config.ADDED}
+    return sources_by_stage
 
 
 def _read_settings(workdir: Storage) -> bytes | None:

@@ -65,7 +65,8 @@ def with_generations(
         # failed has recorded its files, but only the files that are named now count.
         recorded = []
     wished = stage.sources(options, recorded)
-    if is_first:
+    # Without a source, an interrupted first run has lost its settings.
+    if is_first and (wished or not recorded):
         num_shards = stage.shards_for(options, wished)
         first = Generation(stage.name, 0, num_shards, list(wished))
         return msgspec.structs.replace(root, generations=[first])
@@ -159,8 +160,8 @@ def _check_named(
 ) -> None:
     """Raise UserError with a command that helps if the settings do not name a recorded source.
 
-    Either the settings have lost a source, or an interrupted command has added it. A command writes
-    its flags to the settings only after it has succeeded.
+    Either the settings have lost a source, or a command has added it that was killed before it
+    could write the source to the settings.
     """
     unnamed = [source for source in recorded if _name(source) not in wished_by_name]
     if not unnamed:
@@ -174,13 +175,18 @@ def _check_named(
         f"the settings do not name {unnamed[0]['name']}, a source of generation {number} of "
         f"{workdir}"
     )
-    if len(unnamed) == len(recorded) and not new:
-        restoring = _command_naming(stage, workdir, recorded)
+    if not workdir.exists("settings.toml") or (len(unnamed) == len(recorded) and not new):
+        flags = ["--add"] if new else []
+        restoring = _command_naming(stage, workdir, [*recorded, *new], *flags)
         raise UserError(
             f"{problem}: run {restoring}, with your other flags, to restore the settings"
         )
-    # Without --add, the flags may have replaced the sources of the settings, which name more.
-    sources = [*unnamed, *new] if is_adding or not new else new
+    # A command that fails leaves the settings as they are. So if the next one named only what this
+    # one lacks, it would lack what this one names.
+    sources = [*recorded, *new]
+    if not is_adding:
+        # The flags may have replaced the sources of the settings, which name more.
+        sources = new or unnamed
     purpose = "to continue with all generations"
     if new:
         purpose = "to add the new sources and keep all generations"

@@ -18,6 +18,7 @@ from tests.owt_pipeline.one_process import (
     stopping_before_publication,
 )
 from tests.owt_pipeline.random_inputs import REJECTED, url_of, write_inputs_with_rejects
+from tests.owt_pipeline.remedies import attempt
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_of
 
 
@@ -143,21 +144,84 @@ def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
 
 
 def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run: Path) -> None:
-    """The settings name a source once the command that adds it has succeeded."""
+    """It was killed after it had recorded a source, and before the settings named this source."""
     dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
+    earlier_settings = (run / "settings.toml").read_bytes()
     with stopping_before_publication():
         ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
-    cases = ((["--add", "--dumps", dumps[2]], dumps[1:]), ([], dumps[1:2]))
-    for words, added in cases:
+    (run / "settings.toml").write_bytes(earlier_settings)
+    cases = ((["--add", "--dumps", dumps[2]], dumps, 3), ([], dumps[1:2], 2))
+    for words, named, num_generations in cases:
         copy = copy_of(run, run.with_name(f"copy{len(words)}"))
         output = ask_owt("run", copy, *words, "--workers", 1, code=1)
         (advised,) = re.findall(r"`owt ([^`]+)`", output)
-        assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, added)]
+        assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, named)]
         ask_owt(*shlex.split(advised), "--workers", 1)
         ask_owt("run", copy, "--workers", 1)
         num_sources = [len(generation.sources) for generation in root_of(copy).generations]
-        assert num_sources == [1] * (1 + len(added))
+        assert num_sources == [1] * num_generations
         assert "no problems found" in ask_owt("verify", copy)
+
+
+@pytest.fixture(scope="module")
+def collected_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three generations, of a list of links each, next to a fourth list."""
+    folder = tmp_path_factory.mktemp("collected")
+    for name in "ABCD":
+        (folder / f"{name}.txt").write_text(f"https://{name}.example.org/\n")
+    words = ["run", folder / "run", "--until", "collect", "--num_shards", 1, "--workers", 1]
+    for name in "ABC":
+        ask_owt(*words, "--add", "--links", folder / f"{name}.txt")
+    return folder / "run"
+
+
+# The sources that the settings name; "none" if there are no settings.
+@pytest.mark.parametrize("named", ["none", "", "B", "AC"])
+@pytest.mark.parametrize("words", ["", "C", "--add C", "--add D"])
+def test_advised_commands_restore_the_sources_in_the_end(
+    collected_run: Path, named: str, words: str, tmp_path: Path
+) -> None:
+    """None of them advises a command that has failed before."""
+    run = copy_of(collected_run, tmp_path / "run")
+    path_by_name = {name: str(collected_run.parent / f"{name}.txt") for name in "ABCD"}
+    settings = run / "settings.toml"
+    if named == "none":
+        settings.unlink()
+    else:
+        all_paths = ", ".join(f'"{path_by_name[name]}"' for name in "ABC")
+        named_paths = ", ".join(f'"{path_by_name[name]}"' for name in named)
+        assert all_paths in settings.read_text()
+        settings.write_text(settings.read_text().replace(all_paths, named_paths))
+    *flags, names = words.split("--add")
+    command = ["run", str(run), *["--add"] * len(flags)]
+    if names.strip():
+        command += ["--links", *(path_by_name[name] for name in names.strip())]
+    commands: list[list[str]] = []
+    code = 1
+    while code:
+        assert command not in commands
+        commands.append(command)
+        code, output = attempt([*command, "--until", "collect", "--workers", 1])
+        if code:
+            (advised,) = re.findall(r"`owt ([^`]+)`", output)
+            command = shlex.split(advised)
+    assert len(commands) <= 4
+    ask_owt("run", run, "--until", "collect", "--workers", 1)
+    assert len(root_of(run).generations) == (4 if "D" in words else 3)
+    assert all(path_by_name[name] in settings.read_text() for name in "ABC")
+
+
+def test_a_failed_first_run_names_its_sources_where_there_are_no_settings(tmp_path: Path) -> None:
+    links = tmp_path / "links.txt"
+    links.write_text("https://a.example.org/\n")
+    run = tmp_path / "run"
+    with stopping_before_publication():
+        ask_owt("run", run, "--links", links, "--until", "collect", "--workers", 1, code=1)
+    code, output = attempt(["run", run, "--until", "collect", "--workers", 1])
+    assert code == 1
+    (advised,) = re.findall(r"`owt ([^`]+)`, with your other flags,", output)
+    assert shlex.split(advised) == ["run", str(run), "--links", str(links)]
+    ask_owt(*shlex.split(advised), "--until", "collect", "--workers", 1)
 
 
 def test_settings_without_a_source_are_restored_as_advised(run: Path, finished_run: Path) -> None:
@@ -173,3 +237,55 @@ def test_settings_without_a_source_are_restored_as_advised(run: Path, finished_r
         ask_owt(*shlex.split(advised), "--workers", 1)
         assert all(name in settings.read_text() for name in (str(first), str(later)))
         ask_owt("run", run, "--workers", 1)
+
+
+def add_dump(run: Path, folder: Path, finished_run: Path, *flags: object, code: int = 0) -> None:
+    """Add dump B with `--add`, and its pages by a second WARC file, which the settings lack."""
+    archive = folder / "later.warc.gz"
+    inputs = finished_run.parent
+    shutil.copy(inputs / "pages.warc.gz", archive)
+    sources = ["--dumps", inputs / "RS_B.gz", "--pages_from", archive]
+    ask_owt("run", run, "--add", *sources, *flags, "--workers", 1, code=code)
+
+
+@pytest.fixture(scope="module")
+def grown_run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished run with dump B, added without an interruption."""
+    folder = tmp_path_factory.mktemp("grown")
+    grown_run = copy_of(finished_run, folder / "run")
+    add_dump(grown_run, folder, finished_run)
+    return grown_run
+
+
+@pytest.mark.parametrize("stage", ["collect", "fetch", "export"])
+@pytest.mark.parametrize(
+    "command", ["run", "run --until clean", "run --dry_run", "run --retry_failed", "forget"]
+)
+def test_any_command_continues_an_interrupted_growth(
+    run: Path, finished_run: Path, grown_run: Path, stage: str, command: str, tmp_path: Path
+) -> None:
+    """The root manifest has the new generation, so the settings name its sources from then on."""
+    with stopping_before_publication():
+        add_dump(run, tmp_path, finished_run, "--until", stage, code=1)
+    name, *flags = command.split()
+    if name == "forget":
+        (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
+        flags = [str(tmp_path / "list.txt")]
+    ask_owt(name, run, *flags, "--workers", 1)
+    ask_owt("run", run, "--workers", 1)
+    if name == "forget":
+        assert rows_of(run, "corpus") == rows_of(grown_run, "corpus")
+    else:
+        assert differing(run, grown_run) == []
+    assert "no problems found" in ask_owt("verify", run)
+
+
+def test_a_failed_growth_writes_no_settings_where_there_are_none(
+    run: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    """Settings with the sources only would give all other options their defaults."""
+    (run / "settings.toml").unlink()
+    dumps = ["--dumps", finished_run.parent / "RS_A.gz"]
+    with stopping_before_publication():
+        add_dump(run, tmp_path, finished_run, *dumps, code=1)
+    assert not (run / "settings.toml").exists()

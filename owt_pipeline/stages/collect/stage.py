@@ -67,8 +67,9 @@ class Collect(Stage):
     example = "owt run run --until collect --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
 
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """Return what identifies each source; raise UserError if there is none."""
-        if not (options.dumps or options.links or options.warcs or options.subreddits):
+        """Return what identifies each source; raise UserError if a new run has none."""
+        is_named = options.dumps or options.links or options.warcs or options.subreddits
+        if not is_named and not recorded:
             raise UserError(
                 "collect has nothing to read: give at least one of --dumps, --links, --warcs and "
                 "--subreddits (or the same keys in the table [collect])"
