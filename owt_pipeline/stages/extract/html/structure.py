@@ -56,7 +56,7 @@ from owt_pipeline.stages.extract.html.tables import (
 _MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others only
 TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
 """Forms of text that may begin with a large letter."""
-_MAX_VALUE_CHARS = 500
+_MAX_VALUE_CHARS = 10
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 _MAX_SCRIPT_PIECES = 20
 
@@ -160,10 +160,13 @@ class Structure:
         if text[1:2] == " " and len(self._pieces[0].strip()) == 1 and marked is None:
             text = without_gap(text, is_named=self._has_named_initial)
         container = self._at
-        is_short = len(text) < _MAX_VALUE_CHARS and marked is None
-        is_missing = is_short and is_missing_value(text, container, bool(self._open_tables))
+        may_be_value = (len(text) < _MAX_VALUE_CHARS or text[0] == "[") and marked is None
+        is_missing = may_be_value and is_missing_value(text, container, bool(self._open_tables))
         # Few texts have fixed spaces, a class with `line` or code before, which is quickly known.
-        may_be_code = "\xa0" in joined or "ine" in container.names or self._has_code
+        is_after_code = (
+            self._has_code and bool(self.blocks) and self.blocks[-1].form == PREFORMATTED
+        )
+        may_be_code = "\xa0" in joined or "ine" in container.names or is_after_code
         if may_be_code and take_code(self.blocks, joined, container):
             self._has_code = True
         elif text and not is_missing:
