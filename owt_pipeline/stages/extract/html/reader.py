@@ -231,7 +231,8 @@ class _Reader(Structure):
         name_container(container, attributes)
         if is_flex(attributes):
             self._flex = container
-        if keeps_spaces(attributes, has_equal_width=container.tag == "code"):
+        has_style = "style" in attributes
+        if has_style and keeps_spaces(attributes, has_equal_width=container.tag == "code"):
             container.kind |= SPACED
         if container.kind & UNSHOWN:
             self._controls.hide(container, parent, attributes)
