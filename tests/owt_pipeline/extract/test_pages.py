@@ -98,6 +98,16 @@ def test_hostile_tables_stay_small() -> None:
         "<div onclick='toggle(`d`)'>More</div><div><p id=d style='display:none'>Two.</p></div>",
         "<h3 onclick='this.nextElementSibling.hidden = 0'>More</h3><div hidden>Two.</div>",
         "<div><b onclick='$(this).parent().next().show()'>More</b></div><div hidden>Two.</div>",
+        "<a href=\"javascript:toggle('e')\">More</a><div id=e hidden>Two.</div>",
+        "<a data-toggle='#f'>More</a><div id=f hidden>Two.</div>",
+        "<button uk-toggle='target: #g'>More</button><div id=g hidden>Two.</div>",
+        "<b data-tab=h>More</b><div id=h hidden>Two.</div>",
+        "<button class=accordion>More</button><div hidden>Two.</div>",
+        "<div class=faq><p>More</p><div><div hidden>Two.</div></div></div>",
+        "<table class=mw-collapsible><tr><td>More<tr style='display:none'><td>Two.</table>",
+        "<p>More</p><div x-show=open style='display:none'>Two.</div>",
+        "<p>More</p><div v-show=open style='display:none'>Two.</div>",
+        "<input type=checkbox id=i><label for=i>More</label><div style='display:none'>Two.</div>",
     ],
 )
 def test_text_that_a_control_opens_is_not_hidden(html: str) -> None:
@@ -113,6 +123,14 @@ def test_text_that_a_control_opens_is_not_hidden(html: str) -> None:
         "<p onclick='this.nextElementSibling.play()'>Play</p><video></video><p>1</p><i></i>"
         "<section><div hidden>Two.</div></section>",
         "<a onclick='count()'>More</a><div id=count2 hidden>Two.</div>",
+        "<a href=\"javascript:openPopup('a')\">Join</a><div id=a hidden>Two.</div>",
+        "<a href='#a' rel='modal:open'>Join</a><div id=a hidden>Two.</div>",
+        "<nav class=nav-accordion><p>1</p><div hidden>Two.</div></nav>",
+        "<div class=accordion><p>1</p><div class=login hidden>Two.</div></div>",
+        "<p>1</p><div x-show=menuOpen style='display:none'>Two.</div>",
+        "<p>1</p><div v-show=open class=cookie-bar style='display:none'>Two.</div>",
+        "<input type=checkbox id=a><label for=a>1</label><div class=modal hidden>Two.</div>",
+        "<input type=checkbox><p>1</p><div hidden>Two.</div>",
     ],
 )
 def test_text_that_no_control_opens_stays_hidden(html: str) -> None:

@@ -43,8 +43,8 @@ _AFTER_NAME = re.compile(
 # Another label after the name: `Photos: `, `; editing by `.
 _NEXT_LABEL = re.compile(
     r"(?:\s(?:edited|reviewed|translated|illustrated|photo\w*)\s+by\s"
-    r"|[,;]?\s+[^\W\d_]+\s*[:：](?:\s|$)|\s+[^\W\d_]+：|[,;]\s+[a-z]+\s+by\s).*$",
-    re.IGNORECASE | re.DOTALL,
+    r"|[,;]?\s+[^\W\d_]+\s*[:：](?:\s|$)|\s+[^\W\d_]+：|[,;]\s+[a-z]+\s+by\s)",
+    re.IGNORECASE,
 )
 # A longer text has more than a byline, and anything may be before a colon in it.
 _MAX_BYLINE_CHARS = 150
@@ -87,7 +87,7 @@ _IN_BRACKETS = re.compile(r"\s*[(（][^()（）]*[)）]?$")
 _WORDS_IN_NAME = frozenset(
     """
     and und et e y i og och en ja by with mit for of on the van von vom zu zur zum der den de di da
-    do dos das del della la le du el al bin ibn ben ter ten af av
+    do dos das del della la las los le du el al bin ibn ben ter ten af av
     """.split()
 )
 # Words of the names of organisations.
@@ -105,6 +105,7 @@ _MEDIA = frozenset(
     chronicle observer mirror register weekly review media tv radio university institute
     """.split()
 )
+_AGENCIES = frozenset("ap afp bbc cnn dpa nbc cbs abc npr ansa efe upi pti ani sid apa".split())
 # A longer word after a comma is an affiliation or a role. A shorter one may be a suffix, like "Jr".
 _MAX_SUFFIX_CHARS = 3
 # A word in capitals with more characters is a name, and a shorter one a broadcaster or an agency.
@@ -114,11 +115,15 @@ _NUM_WORDS_OF_AGENCY = 2
 _MIN_WORDS_OF_NAME = 2
 # With more words before "for", the name is that of an organisation.
 _MAX_WORDS_OF_PERSON = 3
-_SCRIPT_VALUE = re.compile(r"\[object \w+\]|undefined|null|nil|NaN|none|n/a|unknown", re.IGNORECASE)
+_SCRIPT_VALUE = re.compile(
+    r"(?:(?:\[object \w+\]|undefined|null|nil|NaN|none|n/a|unknown)(?:[\s,]+|$))+", re.IGNORECASE
+)
 # A variable that a template has not replaced.
 _TEMPLATE = re.compile(r"\{\{|\$\{|<%|%\w+%|\{%|\[\[")
 # Defaults of templates and systems.
 _PLACEHOLDER_NAMES = ("author", "admin", "administrator", "follow", "subscribe")
+# Not `Jr.` or `e.V.`
+_ENDS_SENTENCE = re.compile(r"^[^\W\d_.][^\W\d_A-Z.]{3,}\.$")
 _MAX_NAME_CHARS = 100
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{2,}")
 
@@ -132,7 +137,7 @@ def name_in_byline(byline: str) -> str | None:
     """Return the name in the text of a byline; None if it has none."""
     text = _without_label(byline)
     if text and len(byline) <= _MAX_BYLINE_CHARS:
-        text = _NEXT_LABEL.sub("", text)
+        text = _before_next_label(text)
     name = name_of_person(_AFTER_NAME.sub("", text)) if text else None
     return _without_rest(name, cuts_at_lower=True) if name else None
 
@@ -170,6 +175,20 @@ def _without_label(text: str) -> str | None:
     return _BY.sub("", _LABEL.sub("", text))
 
 
+def _before_next_label(text: str) -> str:
+    """Return what is before another label; of `Ada Fox: Two boats`, what is before the colon."""
+    match = _NEXT_LABEL.search(text)
+    if match is None:
+        return text
+    before = text[: match.start()]
+    return before if _has_name(before) else text.partition(":")[0]
+
+
+def _has_name(text: str) -> bool:
+    """Return whether a text is long enough for a name."""
+    return len(text.split()) >= _MIN_WORDS_OF_NAME or _WITHOUT_SPACES.match(text) is not None
+
+
 def _is_name(label: str) -> bool:
     """Return whether words before a colon may be the name itself, as in `Ada Fox: Two boats`."""
     words = label.split()
@@ -181,14 +200,16 @@ def _without_role(text: str) -> str:
     name = text
     for rest in (_AFTER_PERSON, _IN_BRACKETS, _AFTER_NAME_WITHOUT_SPACES):
         shorter = rest.sub("", name)
-        has_name = len(shorter.split()) >= _MIN_WORDS_OF_NAME or _WITHOUT_SPACES.match(shorter)
-        name = shorter if has_name else name
+        name = shorter if _has_name(shorter) else name
     return _without_rest(name, cuts_at_lower=False)
 
 
 def _without_rest(name: str, *, cuts_at_lower: bool) -> str:
     words = name.split()
-    return " ".join(words[: _end_of_name(words, cuts_at_lower=cuts_at_lower)]).rstrip(",")
+    words = words[: _end_of_name(words, cuts_at_lower=cuts_at_lower)]
+    if len(words) >= _MIN_WORDS_OF_NAME and _ENDS_SENTENCE.search(words[-1]):
+        words[-1] = words[-1].rstrip(".")
+    return " ".join(words).rstrip(", ✓✔☑★")
 
 
 def _end_of_name(words: Sequence[str], *, cuts_at_lower: bool) -> int:
@@ -222,11 +243,11 @@ def _is_person(words: Sequence[str]) -> bool:
 def _is_affiliation(words: Sequence[str], before: Sequence[str]) -> bool:
     """Return whether the words after a comma do not name another person than those before it."""
     first = words[0]
-    if first == "The" or not _MEDIA.isdisjoint(word.lower() for word in words[1:3]):
+    if first == "The" or not _MEDIA.isdisjoint(word.lower() for word in words[:3]):
         return True
     is_suffix = len(first) <= _MAX_SUFFIX_CHARS or first.isupper() or "." in first
     if len(words) == 1:
-        return not is_suffix
+        return not is_suffix or first.lower() in _AGENCIES
     if len(words) != _NUM_WORDS_OF_AGENCY or before[0].isupper():
         return False
     return first.isupper() and first.isalpha() and 1 < len(first) <= _MAX_AGENCY_CHARS

@@ -18,6 +18,8 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
+from owt_pipeline.stages.extract.html.inner import names_line
+from owt_pipeline.stages.extract.html.pieces import BREAK
 
 # What a line of code begins with, ends with or contains, and a line of prose or of a poem does not.
 _CODE_LINE = re.compile(
@@ -66,10 +68,10 @@ def is_code(line: str) -> bool:
     return len(line) <= _MAX_LINE_CHARS and _CODE_LINE.search(line) is not None
 
 
-def read_lines(pieces: str, line_break: str) -> str:
+def read_lines(pieces: str) -> str:
     """Return code with a line for each `<br>`, with the indentation that a browser shows."""
     lines = []
-    for line in pieces.translate(_MARKS).split(line_break):
+    for line in pieces.translate(_MARKS).split(BREAK):
         start = line.lstrip(_SPACE)
         space = line[: len(line) - len(start)]
         # A space after a line end is in the page's source only, and a tab without one is code.
@@ -78,11 +80,11 @@ def read_lines(pieces: str, line_break: str) -> str:
     return "\n".join(lines).strip("\n")
 
 
-def code_of(pieces: str, line_break: str) -> str | None:
+def _code_of(pieces: str) -> str | None:
     """Return the code in a text of several lines; None if it is not code."""
-    if line_break not in pieces:
+    if BREAK not in pieces:
         return None
-    text = read_lines(pieces, line_break)
+    text = read_lines(pieces)
     lines = [line for line in text.split("\n") if line]
     has_indentation = any(_INDENTED.match(line) for line in lines[1:])
     if len(lines) < _MIN_LINES or not has_indentation:
@@ -91,7 +93,25 @@ def code_of(pieces: str, line_break: str) -> str | None:
     return text if num_code >= max(_MIN_LINES, _MIN_CODE_SHARE * len(lines)) else None
 
 
-def join_line(blocks: list[Block], pieces: str, container: Container) -> bool:
+def take_code(blocks: list[Block], pieces: str, container: Container) -> bool:
+    """Take a text as code that is not in a `<pre>`; return whether it is.
+
+    Args:
+      blocks: the blocks so far, which receive it.
+      pieces: the text, with its white space.
+      container: the element that it is in.
+    """
+    code = _code_of(pieces)
+    if code is not None:
+        blocks.append(Block(PREFORMATTED, code, 0, container))
+        return True
+    # Only lines of an editor begin with spaces that are not fixed.
+    if not names_line(container.names) or "\n" in pieces:
+        pieces = pieces.lstrip(_SPACE)
+    return _join_line(blocks, pieces.strip("\n" + BREAK), container)
+
+
+def _join_line(blocks: list[Block], pieces: str, container: Container) -> bool:
     """Append a line of code to the lines before it; return whether it and they are code.
 
     Args:
@@ -106,10 +126,11 @@ def join_line(blocks: list[Block], pieces: str, container: Container) -> bool:
         return False
     line = pieces.translate(_MARKS).replace("\xa0", " ").rstrip()
     is_indented = _INDENTED.match(line) is not None
+    is_line = is_code(line) or names_line(container.names)
     if last.form == PREFORMATTED:
-        if not is_indented and not is_code(line):
+        if not is_indented and not is_line:
             return False
-    elif not is_indented or not is_code(last.text) or not is_code(line):
+    elif not is_indented or not is_code(last.text) or not is_line:
         return False
     if last.form != PREFORMATTED:
         _join_before(blocks)

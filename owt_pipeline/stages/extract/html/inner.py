@@ -334,6 +334,13 @@ def is_shown_as_block(attributes: Mapping[str, str]) -> bool:
     return style is not None and _SHOWN_AS_BLOCK.search(style) is not None
 
 
+def is_block_itself(tag: str, attributes: Mapping[str, str]) -> bool:
+    """Return whether an inline element's own style makes it a block of text or of code."""
+    if not is_shown_as_block(attributes):
+        return False
+    return tag == "span" or (tag == "code" and keeps_spaces(attributes, has_equal_width=True))
+
+
 def is_spaced(attributes: Mapping[str, str]) -> bool:
     """Return whether the text of an inline element stands apart from the text around it.
 
@@ -394,3 +401,10 @@ def address_in(attributes: Mapping[str, str]) -> str:
     except ValueError:
         return ""
     return bytes(byte ^ key for byte in text).decode("utf-8", "replace")
+
+
+def address_of_link(text: str, href: str) -> str:
+    """Return the address in a link of Cloudflare's; "" if the link has a text of its own."""
+    if " ".join(text.split()) != "[email protected]":
+        return ""
+    return address_in({"data-cfemail": href.removeprefix(PROTECTED_ADDRESS)})

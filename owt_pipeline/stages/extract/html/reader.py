@@ -11,14 +11,14 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import islice
 
 from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
 from owt_pipeline.stages.extract.html.code import drop_labels
 from owt_pipeline.stages.extract.html.comments import mark_comments
-from owt_pipeline.stages.extract.html.initials import initial_in, names_initial
+from owt_pipeline.stages.extract.html.controls import Controls
+from owt_pipeline.stages.extract.html.initials import names_initial
 from owt_pipeline.stages.extract.html.inner import (
     PROTECTED_ADDRESS,
     Drawing,
@@ -27,17 +27,18 @@ from owt_pipeline.stages.extract.html.inner import (
     RawElement,
     Unseen,
     address_in,
+    address_of_link,
     clean_latex,
     formula_of_image,
+    is_block_itself,
     is_flex,
-    is_shown_as_block,
     is_spaced,
     keeps_spaces,
     names_break,
     names_flex,
     names_line,
 )
-from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by, sibling_opened_by
+from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by
 from owt_pipeline.stages.extract.html.names import (
     BLOCK,
     CONTROLS,
@@ -53,12 +54,11 @@ from owt_pipeline.stages.extract.html.names import (
     is_unshown,
     name_container,
     names_opened,
-    names_overlay,
     names_part,
     read_names,
 )
+from owt_pipeline.stages.extract.html.pieces import BREAK
 from owt_pipeline.stages.extract.html.structure import (
-    BREAK,
     LAYS_OUT,
     SPECIAL,
     STYLED_TAGS,
@@ -111,13 +111,7 @@ class _Reader(Structure):
 
     def __init__(self) -> None:
         super().__init__()
-        # Hidden containers, and their ids.
-        self._unshown: list[tuple[Container, str | None]] = []
-        # The latest checkbox, whose label may open the hidden element after it, and where it is.
-        self._checkbox: str | None = None
-        self._checkbox_at: Container | None = None
-        # Containers with a control that opens the hidden element after it.
-        self._opens_next: set[Container] = set()
+        self._controls = Controls()
 
     def start(self, tag: str, attributes: Attributes) -> None:
         """Take the start of an element from the parser."""
@@ -184,11 +178,7 @@ class _Reader(Structure):
         # These containers were never closed, so they end with the page.
         for container in self._at.ancestors():
             container.end = self._count
-        controlled = self.page.controlled
-        for container, identifier in self._unshown:
-            classes = (f".{name}" for name in container.names.split())
-            if identifier in controlled or not controlled.isdisjoint(classes):
-                container.kind &= ~(HIDDEN | UNSHOWN)
+        self._controls.show_opened(self.page.controlled)
         if self._has_code:
             drop_labels(self.blocks)
         mark_comments(self.blocks)
@@ -233,10 +223,7 @@ class _Reader(Structure):
             self._open_tables[-1].is_layout = True
         if tag in SPECIAL:
             self._start_special(tag, attributes, container)
-        elif tag in STYLED_TAGS and (
-            container.kind & SPACED
-            or ("style" in attributes and keeps_spaces(attributes, has_equal_width=tag == "code"))
-        ):
+        elif container.kind & SPACED and tag in STYLED_TAGS:
             self._inner = PreText(container.names)
 
     def _name_block(self, container: Container, parent: Container, attributes: Attributes) -> None:
@@ -244,26 +231,19 @@ class _Reader(Structure):
         name_container(container, attributes)
         if is_flex(attributes):
             self._flex = container
-        if not container.kind & UNSHOWN:
-            return
-        if parent in self._opens_next:
-            self._opens_next.discard(parent)
-            container.kind &= ~(HIDDEN | UNSHOWN)
-        elif self._checkbox_at is parent and not names_overlay(container.names):
-            self._unshown.append((container, self._checkbox))
-        else:
-            self._unshown.append((container, attributes.get("id")))
+        has_style = "style" in attributes
+        if has_style and keeps_spaces(attributes, has_equal_width=container.tag == "code"):
+            container.kind |= SPACED
+        if container.kind & UNSHOWN:
+            self._controls.hide(container, parent, attributes)
 
     def _note(self, tag: str, attributes: Attributes) -> None:
         """Note a byline, and the elements that a control opens; the element is on the stack."""
         self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
         if not CONTROLS.isdisjoint(attributes):
             self.page.controlled.update(opened_by(attributes))
-            num_parents = sibling_opened_by(attributes)
-            if num_parents is not None:
-                is_inline = self._stack[-1] is not self._at
-                num_levels = num_parents + (not is_inline)
-                self._opens_next.update(islice(self._at.ancestors(), num_levels, num_levels + 1))
+            is_inline = self._stack[-1] is not self._at
+            self._controls.open_sibling(self._at, attributes, is_inline=is_inline)
 
     def _start_void(self, tag: str, attributes: Attributes) -> None:
         self._stack.append(None)
@@ -274,6 +254,8 @@ class _Reader(Structure):
         elif tag == "link":
             relation = attributes.get("rel", "")
             self._marks.link("link", relation, attributes.get("href", ""), self._at)
+        elif tag == "input" and attributes.get("type") == "checkbox":
+            self._controls.take_checkbox(attributes.get("id"), self._at)
         elif tag == "img":
             self._images += 1
             formula = formula_of_image(attributes)
@@ -297,6 +279,8 @@ class _Reader(Structure):
                 return
             classes = attributes.get("class", "")
             kind = read_names(classes)
+            if tag in _BREAK_TAGS and classes and names_break(classes):
+                self._pieces.append(BREAK)
             if self._start_unusual_inline(tag, attributes, classes, kind):
                 return
             may_be_spaced = "style" in attributes or "block" in classes or "role" in attributes
@@ -316,9 +300,7 @@ class _Reader(Structure):
                 self._take_label(attributes["aria-label"])
                 if attributes.get("role") == "img":
                     self._take_initial(attributes["aria-label"])
-        if tag in _BREAK_TAGS and classes and names_break(classes):
-            self._pieces.append(BREAK)
-        elif tag == "a" and "href" in attributes:
+        if tag == "a" and "href" in attributes:
             self._start_link(attributes)
         elif tag in _CODE_TAGS:
             self._stack[-1] = partial(self._end_code, len(self.blocks), len(self._pieces))
@@ -341,25 +323,20 @@ class _Reader(Structure):
             # A control may open an element that has an id.
             has_control = "id" in attributes or names_opened(classes)
             is_opened = is_unshown_itself and has_control
-            is_block = is_shown_as_block(attributes) and (
-                tag == "span" or (tag == "code" and keeps_spaces(attributes, has_equal_width=True))
-            )
-            if is_opened or is_block:
+            if is_opened or is_block_itself(tag, attributes):
                 self._stack.pop()
                 self._start_block(tag, attributes)
                 return True
             is_decoration = attributes.get("aria-hidden") == "true"
             if is_unshown_itself or is_decoration:
                 kind |= HIDDEN
-        if not kind & (HIDDEN | SPACED | LINE_NUMBER) and (
-            "MathJax" not in classes or tag.startswith("mjx-")
-        ):
-            return False
         if kind & SPACED and tag == "code" and not self._pieces:
             self._stack.pop()
             self._start_block(tag, attributes)
             return True
-        if kind & LINE_NUMBER and not names_line(self._at.names):
+        is_number = kind & LINE_NUMBER and names_line(self._at.names)
+        is_drawn = "MathJax" in classes and not tag.startswith("mjx-")
+        if not (kind & HIDDEN or is_number or is_drawn):
             return False
         if kind & HIDDEN and not is_unshown_itself:
             self._inner = Unseen(is_for_reader=attributes.get("aria-hidden") != "true")
@@ -395,9 +372,8 @@ class _Reader(Structure):
         self._links_around -= 1
         if num_blocks < len(self.blocks):
             return
-        text = " ".join("".join(self._pieces[start:]).split())
-        address = address_in({"data-cfemail": href.removeprefix(PROTECTED_ADDRESS)})
-        if text == "[email protected]" and address:
+        address = address_of_link("".join(self._pieces[start:]), href)
+        if address:
             self._pieces[start:] = [address]
 
     def _end_spaced_link(self) -> None:
@@ -420,9 +396,6 @@ class _Reader(Structure):
         if tag in _DRAWINGS and not self._pieces:
             self._inner = Drawing(attributes.get("aria-label", ""))
             return
-        if tag == "input" and attributes.get("type") == "checkbox":
-            self._checkbox_at = self._at
-            self._checkbox = attributes.get("id")
         kind = attributes.get("type", "").strip().lower() if tag == "script" else ""
         is_title = tag == "title" and self.page.title is None
         is_needed = is_title or kind.startswith(("application/ld+json", "math/tex"))
@@ -453,16 +426,9 @@ class _Reader(Structure):
             else:
                 self._add_formula(clean_latex(text), "mode=display" in inner.kind)
 
-    def _take_initial(self, text: str) -> None:
-        """Take the text for a picture, if it is a large first letter."""
-        initial = initial_in(text)
-        if initial:
-            self._initial = initial
-            self._initial_at = self._at
-
     def _start_button(self, tag: str, attributes: Attributes) -> None:
         if "class" in attributes and names_part(attributes["class"]):
-            self._opens_next.add(self._at)
+            self._controls.open_next(self._at)
         # A button in a heading opens the text below it.
         if self._at.form == HEADING and not self._pieces:
             self._stack.append(None)
@@ -471,20 +437,7 @@ class _Reader(Structure):
             self._start_block(tag, attributes)
 
 
-_VOID = (
-    "br",
-    "meta",
-    "link",
-    "img",
-    "input",
-    "base",
-    "area",
-    "param",
-    "frame",
-    "embed",
-    "source",
-    "track",
-)
+_VOID = "br meta link img input base area param frame embed source track".split()
 _STARTS: dict[str, Callable[[_Reader, str, Attributes], None]] = {
     **dict.fromkeys(NOT_TEXT, _Reader._start_unseen),
     **dict.fromkeys(BLOCK, _Reader._start_block),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -16,7 +17,7 @@ from owt_pipeline.stages.extract.html.blocks import (
 from owt_pipeline.stages.extract.html.inner import counts_up
 
 # Columns or rows that one cell spans. Some pages write 1000 for "all".
-MAX_SPAN = 50
+_MAX_SPAN = 50
 # In further columns, a cell that spans several counts once.
 _MAX_COLUMNS = 100
 # A longer cell is a column of a layout.
@@ -187,3 +188,14 @@ def _skip_spanned(placed: list[Cell | None], rows_spanned: dict[int, int]) -> No
     while len(placed) < _MAX_COLUMNS and rows_spanned.get(len(placed), 0) > 0:
         rows_spanned[len(placed)] -= 1
         placed.append(None)
+
+
+def span_in(attributes: Mapping[str, str], name: str) -> int:
+    """Return the number of columns or rows that a cell spans."""
+    return min(max(integer_in(attributes.get(name), 1), 1), _MAX_SPAN)
+
+
+def integer_in(text: str | None, otherwise: int) -> int:
+    """Return the number in an attribute; `otherwise` for anything else."""
+    text = (text or "").strip()
+    return int(text) if text.isdecimal() and len(text) < 10 else otherwise
