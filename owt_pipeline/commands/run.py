@@ -40,6 +40,8 @@ logger = logging.getLogger("owt")
 _NO_FILE = "it is not a settings file and not the value of a flag"
 # What import notes of a record without the field of its text.
 _NO_TEXT_FIELD = re.compile(r": no field '")
+# What fetch notes of an address that is refused.
+_NOT_PUBLIC = "is not public"
 _BAD_FILE_NAME = "the name of a settings file ends in .toml"
 
 EXPLAINED = (
@@ -269,6 +271,8 @@ def _first_detail(rejects: DatasetReader) -> str:
         detail = batch["detail"][0].as_py() or ""
         if _NO_TEXT_FIELD.search(detail):
             detail += "; give the name of the field with the text as --text_field"
+        elif detail.endswith(_NOT_PUBLIC):
+            detail += "; for pages of your own network, add --allow_private_hosts"
         return f"; the first: {detail}" if detail else ""
     return ""
 
