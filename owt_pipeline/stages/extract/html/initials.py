@@ -9,6 +9,7 @@ from owt_pipeline.stages.extract.html.blocks import HEADING, ITEM, ROW, Block
 
 INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
 """A letter that begins a text and is larger than it."""
+MAX_INITIAL_CHARS = 3
 _CAPITALS = re.compile(r"(?:[^\W\d_a-z] )?[^\W\d_a-z]{2,}(?=[\s,’'-])")
 """The capitals after a large letter, as in `T` and `HE FERRY to the islands`."""
 # Letters that are words of English, French, Italian, Spanish, Russian or Ukrainian.

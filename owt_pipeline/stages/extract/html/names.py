@@ -63,6 +63,10 @@ _SCHEMA_COMMENT = re.compile(r"(?:^|[\s:/#])(?:User)?Comments?(?=$|\s)")
 _COMMENT_PROPERTIES = frozenset(("comment", "schema:comment"))
 CONTROLS = frozenset(("aria-controls", "data-target", "data-bs-target", "onclick", "itemprop"))
 """Attributes of elements that open others, or that may name the page's author."""
+_NAMING_ATTRIBUTES = CONTROLS | {
+    *("role", "itemtype", "typeof", "property", "style", "hidden", "aria-hidden"),
+}
+"""Attributes except classes and ids that may give an element names or a kind."""
 
 _LEVEL = re.compile(r"\blevel[1-6]\b")
 _OPENED = re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE)
@@ -130,19 +134,30 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     get = attributes.get
     classes = get("class") or ""
     identifier = get("id") or ""
-    role = get("role")
-    prop = get("itemprop")
-    if identifier and (container.tag in HEADINGS or is_of_heading(classes)):
-        identifier = ""
-    kind = container.kind | read_names(classes)
-    if identifier:
+    names = classes
+    kind = container.kind
+    if classes:
+        kind |= read_names(classes)
+    if identifier and container.tag not in HEADINGS and not is_of_heading(classes):
+        names = f"{classes} {identifier}"
         # Most ids are new, so to cache them as lists of names would only take time.
         for name in identifier.split():
             kind |= read_name(name)[0]
-    names = f"{classes} {identifier}".strip()
+    container.names = names.strip()
+    container.kind = kind
+    # Most elements have only classes, an id and data for scripts.
+    if not _NAMING_ATTRIBUTES.isdisjoint(attributes):
+        _name_by_other_attributes(container, attributes)
+
+
+def _name_by_other_attributes(container: Container, attributes: Mapping[str, str]) -> None:
+    """Add to a container's names and kind those by other attributes than its classes and id."""
+    get = attributes.get
+    role = get("role")
+    prop = get("itemprop")
     if role is not None or prop is not None:
-        names = " ".join(filter(None, (names, role, prop)))
-    container.names = names
+        container.names = " ".join(filter(None, (container.names, role, prop)))
+    kind = container.kind
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
     if role == "comment" or _is_schema_comment(attributes):
