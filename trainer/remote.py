@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
     One request shows that it can be reached. Credentials and endpoints are found as each vendor's
     clients find them; `s3://anonymous@BUCKET` and `gs://anonymous@BUCKET` need none.
-    `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names another server for `gs://`, which is used
-    without credentials; `AWS_ENDPOINT_URL` names one for `s3://`. Raises pyarrow.ArrowInvalid for
-    an invalid URI; OSError if access is refused, or if there is no answer within 45 seconds.
+    `GOOGLE_BASE_URL` names another server for `gs://`, with `GOOGLE_BEARER_TOKEN` as its token, and
+    `AWS_ENDPOINT_URL` one for `s3://`, as for the pipeline. Raises pyarrow.ArrowInvalid for an
+    invalid URI; OSError if access is refused, or if there is no answer within 45 seconds.
     """
     result: Future[tuple[pyarrow.fs.FileSystem, str]] = Future()
 
@@ -79,12 +80,33 @@ def _file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
         )
         return filesystem, path
     filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
-    scheme, _, host = os.environ.get("STORAGE_EMULATOR_HOST", "").rpartition("://")
-    if uri.startswith("gs://") and host:
-        filesystem = pyarrow.fs.GcsFileSystem(
-            anonymous=True, scheme=scheme or "http", endpoint_override=host.strip("/")
-        )
+    if uri.startswith("gs://"):
+        filesystem = _google_server() or filesystem
     return filesystem, path
+
+
+def _google_server() -> pyarrow.fs.FileSystem | None:
+    """Return the server that the environment names in place of Google's; None without one.
+
+    `STORAGE_EMULATOR_HOST` (`host:port`, or a URL), which Google's clients read, is used without
+    credentials. `GOOGLE_BASE_URL` precedes it.
+    """
+    base_url = os.environ.get("GOOGLE_BASE_URL", "")
+    address = base_url or os.environ.get("STORAGE_EMULATOR_HOST", "")
+    if not address:
+        return None
+    scheme, _, host = address.rpartition("://")
+    server = {"scheme": scheme or "http", "endpoint_override": host.strip("/")}
+    token = os.environ.get("GOOGLE_BEARER_TOKEN")
+    if not base_url:
+        return pyarrow.fs.GcsFileSystem(anonymous=True, **server)
+    if not token:
+        return pyarrow.fs.GcsFileSystem(**server)
+    # pyarrow asks when the token expires; the server decides.
+    expiration = datetime.now(timezone.utc) + timedelta(days=365)
+    return pyarrow.fs.GcsFileSystem(
+        access_token=token, credential_token_expiration=expiration, **server
+    )
 
 
 # A repository, and its revision: gpt2, openai-community/gpt2@main.

@@ -17,6 +17,7 @@ class Options:
         "JSON Lines, Parquet, CSV or plain text, plain or compressed (.gz, .zst, .xz, .bz2): "
         "files, folders or globs",
         metavar="FILE",
+        is_path=True,
         shapes_bytes=False,  # the key includes the files' content instead of their paths
     )
     format: str = option(

@@ -11,8 +11,8 @@ Further rules:
 - Prose in surroundings named as a banner, a sidebar or related articles, and a row of nothing but
   links, have a lower probability than by the model, if the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
-- Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept
-  once.
+- Text that a part of the page repeats is kept once: `repeats`.
+- Of a series of questions and answers that is probable as a whole, nothing is left out: `answers`.
 - Readers' comments are left out if there is an article, unless the page is one of a forum.
 - Teasers of other pages, and insertions in an article, are left out, and questions stay before
   their answers: `teasers`, `asides`, `questions`.
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from owt_pipeline.stages.extract.content.answers import keep_answers
 from owt_pipeline.stages.extract.content.article import article_of
 from owt_pipeline.stages.extract.content.asides import leave_asides
 from owt_pipeline.stages.extract.content.features import PageView, view
@@ -32,14 +33,13 @@ from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.content.notices import leave_notices
 from owt_pipeline.stages.extract.content.page_kind import PageKind
 from owt_pipeline.stages.extract.content.questions import keep_questions
+from owt_pipeline.stages.extract.content.repeats import without_repeats
 from owt_pipeline.stages.extract.content.teasers import leave_teasers
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
     ITEM,
-    PREFORMATTED,
     ROW,
     Block,
-    Container,
     is_prose,
     num_words,
 )
@@ -50,13 +50,6 @@ _LESS_FOR_ROW_OF_LINKS = 0.4
 # A block with this many links is a row of links if they make up this share of its text.
 _MIN_LINKS_OF_ROW = 5
 _MIN_LINKED_SHARE_OF_ROW = 0.85
-# A shorter text may occur twice.
-_MIN_REPEATED_CHARS = 30
-# A block consists of others if it is long, also as a share of the page, and they make up this share
-# of it.
-_MIN_JOINED_CHARS = 300
-_MIN_SHARE_OF_PAGE = 0.15
-_MIN_JOINED_SHARE = 0.9
 # With fewer words, the text without its comments is not an article.
 _MIN_ARTICLE_WORDS = 150
 # Words of other text per word of comments. With more, the comments are few.
@@ -115,16 +108,19 @@ def main_content(
     p, article = model.judge(page)
     p = np.maximum(p - _less_for_surroundings(page, blocks), 0)
     keep = _choose(page, _mean_of_tables_and_lists(page, p), cut, article)
+    is_article = kind.is_article or article >= _MIN_ARTICLE_PROBABILITY
+    if is_article:
+        keep_answers(blocks, p, cut.lower, keep)
     if comments:
         keep |= page.in_comments & page.counts.prose
     elif not kind.is_forum:
         _leave_comments(page, blocks, kind, keep)
     leave_teasers(blocks, keep, is_declared=kind.is_article)
-    leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
+    leave_asides(blocks, keep, is_article=is_article)
     leave_notices(blocks, keep)
     keep_questions(blocks, keep)
     kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]
-    kept = [block for block in _without_repeats(kept) if _is_visible(block)]
+    kept = [block for block in without_repeats(kept) if _is_visible(block)]
     if any(block.form != HEADING for block in kept):
         # A heading at the end heads nothing.
         while kept[-1].form == HEADING:
@@ -176,59 +172,6 @@ def _less_for_surroundings(page: PageView, blocks: Sequence[Block]) -> np.ndarra
         _LESS_IN_CHROME * is_in_chrome, _LESS_FOR_ROW_OF_LINKS * is_row
     )
     return less
-
-
-def _without_repeats(kept: Sequence[Block]) -> list[Block]:
-    """Return blocks without text that an earlier block has in another part of the page.
-
-    Within one part, lines of a poem may repeat.
-    """
-    parts_by_text: dict[str, set[Container]] = {}
-    firsts = []
-    for block in kept:
-        if block.chars >= _MIN_REPEATED_CHARS and block.form not in (ROW, PREFORMATTED):
-            part = _part_of(block)
-            parts = parts_by_text.setdefault(_plain(block), set())
-            if parts and part not in parts:
-                continue
-            parts.add(part)
-        firsts.append(block)
-    return _without_joined(firsts)
-
-
-def _part_of(block: Block) -> Container:
-    """Return the part of the page that a block is in: two levels up, within the article."""
-    part = block.container
-    for _ in range(2):
-        if part.parent is not None and "articleBody" not in part.names:
-            part = part.parent
-    return part
-
-
-def _without_joined(kept: list[Block]) -> list[Block]:
-    """Return blocks without those that consist of others, as if a page repeats its article."""
-    chars = sum(block.chars for block in kept)
-    min_chars = max(_MIN_JOINED_CHARS, _MIN_SHARE_OF_PAGE * chars)
-    long_blocks = []
-    for block in kept:
-        if block.chars >= min_chars and block.form not in (ROW, PREFORMATTED):
-            long_blocks.append(block)
-    texts = [_plain(block) for block in kept] if long_blocks else []
-    for block in long_blocks:
-        joined = _plain(block)
-        parts = set()
-        for text in texts:
-            if _MIN_REPEATED_CHARS <= len(text) < len(joined) and text in joined:
-                parts.add(text)
-        if len(parts) > 1 and sum(map(len, parts)) >= _MIN_JOINED_SHARE * len(joined):
-            kept = [other for other in kept if other is not block]
-    return kept
-
-
-def _plain(block: Block) -> str:
-    """Return a block's text in lower case and in one line."""
-    text = block.text.lower()
-    return " ".join(text.split()) if block.marked is not None or "\n" in text else text
 
 
 def _mean_of_tables_and_lists(page: PageView, p: np.ndarray) -> np.ndarray:

@@ -16,14 +16,12 @@ from itertools import islice
 from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
+from owt_pipeline.stages.extract.html.code import drop_labels
 from owt_pipeline.stages.extract.html.comments import mark_comments
-from owt_pipeline.stages.extract.html.initials import (
-    INITIAL,
-    MAX_INITIAL_CHARS,
-    names_initial,
-)
+from owt_pipeline.stages.extract.html.initials import initial_in, names_initial
 from owt_pipeline.stages.extract.html.inner import (
     PROTECTED_ADDRESS,
+    Drawing,
     Formula,
     PreText,
     RawElement,
@@ -37,6 +35,7 @@ from owt_pipeline.stages.extract.html.inner import (
     keeps_spaces,
     names_break,
     names_flex,
+    names_line,
 )
 from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by, sibling_opened_by
 from owt_pipeline.stages.extract.html.names import (
@@ -44,14 +43,18 @@ from owt_pipeline.stages.extract.html.names import (
     CONTROLS,
     HIDDEN,
     INLINE,
+    LINE_NUMBER,
     MARKED,
     NOT_TEXT,
+    SPACED,
     TAG_KIND,
     UNSHOWN,
     ignore_name,
     is_unshown,
     name_container,
     names_opened,
+    names_overlay,
+    names_part,
     read_names,
 )
 from owt_pipeline.stages.extract.html.structure import (
@@ -69,13 +72,15 @@ _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
 # Elements that a class draws as the end of a line, if they are empty.
 _BREAK_TAGS = frozenset(("span", "i", "em", "b"))
+_INITIAL_TAGS = _BREAK_TAGS | {"strong", "big", "font"}
+_DRAWINGS = frozenset(("svg", "picture"))
 # The form and the kind of a container by its tag.
 _PLAIN = OTHER, 0
 _FORM_AND_KIND = {tag: (FORMS.get(tag, OTHER), TAG_KIND.get(tag, 0)) for tag in (*FORMS, *TAG_KIND)}
 # Attributes of inline elements that are noted.
 _NOTED_ATTRIBUTES = CONTROLS | {"rel"}
 # Attributes, except classes, that change how an inline element is shown.
-_SHOWING_ATTRIBUTES = frozenset(("style", "hidden", "aria-hidden", "data-cfemail"))
+_SHOWING_ATTRIBUTES = frozenset(("style", "hidden", "aria-hidden", "role", "data-cfemail"))
 # Few pages have this, and searching for it takes less time than replacing.
 # Ignoring the case would take twice as long, 1% of the time of reading.
 _MAY_END_BREAK = re.compile(rb"/[bB][rR]\s*/?>")
@@ -114,6 +119,9 @@ class _Reader(Structure):
         super().__init__()
         # Hidden containers, and their ids.
         self._unshown: list[tuple[Container, str | None]] = []
+        # The latest checkbox, whose label may open the hidden element after it, and where it is.
+        self._checkbox: str | None = None
+        self._checkbox_at: Container | None = None
         # Containers with a control that opens the hidden element after it.
         self._opens_next: set[Container] = set()
 
@@ -123,7 +131,7 @@ class _Reader(Structure):
             self._inner.start(tag, attributes)
             return
         if self._open_marks and tag not in INLINE:
-            self._marks.add(" ")
+            self._marks.end_line()
             if tag == "button" and not attributes:
                 self._marks.start(tag, attributes, self._at, len(self._stack))
         start = _STARTS.get(tag)
@@ -175,6 +183,8 @@ class _Reader(Structure):
             classes = (f".{name}" for name in container.names.split())
             if identifier in controlled or not controlled.isdisjoint(classes):
                 container.kind &= ~(HIDDEN | UNSHOWN)
+        if self._has_code:
+            drop_labels(self.blocks)
         mark_comments(self.blocks)
         if leaves_navigation:
             self._leave_skipped()
@@ -213,7 +223,13 @@ class _Reader(Structure):
                 self._name_block(container, parent, attributes)
             if container.kind & MARKED or self._open_marks:
                 self._note(tag, attributes)
-            if "style" in attributes and tag in STYLED_TAGS and keeps_spaces(attributes):
+            if tag in STYLED_TAGS and (
+                container.kind & SPACED
+                or (
+                    "style" in attributes
+                    and keeps_spaces(attributes, has_equal_width=tag == "code")
+                )
+            ):
                 self._inner = PreText(container.names)
         if self._open_tables and tag in LAYS_OUT:
             self._open_tables[-1].is_layout = True
@@ -230,6 +246,8 @@ class _Reader(Structure):
         if parent in self._opens_next:
             self._opens_next.discard(parent)
             container.kind &= ~(HIDDEN | UNSHOWN)
+        elif self._checkbox_at is parent and not names_overlay(container.names):
+            self._unshown.append((container, self._checkbox))
         else:
             self._unshown.append((container, attributes.get("id")))
 
@@ -259,10 +277,7 @@ class _Reader(Structure):
             if formula is not None:
                 self._add_formula(*formula)
             elif "alt" in attributes:
-                letter = attributes["alt"].strip()
-                if len(letter) <= MAX_INITIAL_CHARS and INITIAL.fullmatch(letter):
-                    self._initial = letter
-                    self._initial_at = self._at
+                self._take_initial(attributes["alt"])
 
     def _start_bare(self, tag: str, attributes: Attributes) -> None:
         """Take an inline element that means nothing without attributes."""
@@ -286,7 +301,8 @@ class _Reader(Structure):
         classes = attributes.get("class", "")
         kind = read_names(classes) if classes else 0
         has_showing = not _SHOWING_ATTRIBUTES.isdisjoint(attributes)
-        may_be_unusual = has_showing or kind & HIDDEN or "MathJax" in classes
+        has_unusual_kind = kind & (HIDDEN | SPACED | LINE_NUMBER) or "MathJax" in classes
+        may_be_unusual = has_showing or has_unusual_kind
         if may_be_unusual and self._start_unusual_inline(tag, attributes, classes, kind):
             return
         if (has_showing or "block" in classes) and is_spaced(attributes):
@@ -299,17 +315,19 @@ class _Reader(Structure):
             or not _NOTED_ATTRIBUTES.isdisjoint(attributes)
         ):
             self._note(tag, attributes)
-        if tag == "span" and not self._pieces:
+        if not self._pieces and tag in _INITIAL_TAGS:
             self._has_named_initial = names_initial(classes)
             if "aria-label" in attributes:
                 self._take_label(attributes["aria-label"])
+                if attributes.get("role") == "img":
+                    self._take_initial(attributes["aria-label"])
         if tag in _BREAK_TAGS and classes and names_break(classes):
             self._pieces.append(BREAK)
         elif tag == "a" and "href" in attributes:
             self._start_link(attributes)
         elif tag in _CODE_TAGS:
+            self._stack[-1] = partial(self._end_code, len(self.blocks), len(self._pieces))
             self._pieces.append(CODE)
-            self._stack[-1] = self._end_code
         elif tag == "sup":
             self._stack[-1] = partial(
                 self._end_superscript, len(self.blocks), len(self._pieces), self._link_chars
@@ -333,7 +351,7 @@ class _Reader(Structure):
             has_control = "id" in attributes or names_opened(classes)
             is_opened = is_unshown_itself and has_control
             is_block = is_shown_as_block(attributes) and (
-                tag == "span" or (tag == "code" and keeps_spaces(attributes))
+                tag == "span" or (tag == "code" and keeps_spaces(attributes, has_equal_width=True))
             )
             if is_opened or is_block:
                 self._stack.pop()
@@ -342,7 +360,15 @@ class _Reader(Structure):
             is_decoration = attributes.get("aria-hidden") == "true"
             if is_unshown_itself or is_decoration:
                 kind |= HIDDEN
-        if not kind & HIDDEN and "MathJax" not in classes:
+        if not kind & (HIDDEN | SPACED | LINE_NUMBER) and (
+            "MathJax" not in classes or tag.startswith("mjx-")
+        ):
+            return False
+        if kind & SPACED and tag == "code" and not self._pieces:
+            self._stack.pop()
+            self._start_block(tag, attributes)
+            return True
+        if kind & LINE_NUMBER and not names_line(self._at.names):
             return False
         if kind & HIDDEN and not is_unshown_itself:
             self._inner = Unseen(is_for_reader=attributes.get("aria-hidden") != "true")
@@ -360,8 +386,11 @@ class _Reader(Structure):
             self._stack[-1] = partial(
                 self._end_protected_link, len(self.blocks), len(self._pieces), href
             )
+        if href.startswith("javascript:"):
+            self.page.controlled.update(opened_by({"onclick": href}))
         elif href.startswith("#"):
-            self.page.controlled.add(href[1:])
+            if "modal" not in attributes.get("rel", ""):
+                self.page.controlled.add(href[1:])
             if self._at.form == HEADING and self._at.parent is not None:
                 ignore_name(self._at.parent, href[1:])
         if "rel" in attributes or "creativecommons.org/" in href:
@@ -397,6 +426,12 @@ class _Reader(Structure):
         if tag == "math":
             self._inner = Formula(attributes)
             return
+        if tag in _DRAWINGS and not self._pieces:
+            self._inner = Drawing(attributes.get("aria-label", ""))
+            return
+        if tag == "input" and attributes.get("type") == "checkbox":
+            self._checkbox_at = self._at
+            self._checkbox = attributes.get("id")
         kind = attributes.get("type", "").strip().lower() if tag == "script" else ""
         is_title = tag == "title" and self.page.title is None
         is_needed = is_title or kind.startswith(("application/ld+json", "math/tex"))
@@ -414,6 +449,8 @@ class _Reader(Structure):
                 self._add_formula(latex, inner.is_large)
             elif text := inner.text():
                 self.data(text)
+        elif isinstance(inner, Drawing):
+            self._take_initial(inner.text())
         elif isinstance(inner, Unseen):
             self._add_unseen(inner)
         elif inner is not None and inner.kind is not None:
@@ -425,7 +462,16 @@ class _Reader(Structure):
             else:
                 self._add_formula(clean_latex(text), "mode=display" in inner.kind)
 
+    def _take_initial(self, text: str) -> None:
+        """Take the text for a picture, if it is a large first letter."""
+        initial = initial_in(text)
+        if initial:
+            self._initial = initial
+            self._initial_at = self._at
+
     def _start_button(self, tag: str, attributes: Attributes) -> None:
+        if "class" in attributes and names_part(attributes["class"]):
+            self._opens_next.add(self._at)
         # A button in a heading opens the text below it.
         if self._at.form == HEADING and not self._pieces:
             self._stack.append(None)

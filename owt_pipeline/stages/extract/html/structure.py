@@ -13,12 +13,18 @@ from owt_pipeline.stages.extract.html.blocks import (
     CODE,
     DISPLAY,
     FORMULA,
+    HEADING,
     OTHER,
     PARAGRAPH,
     PREFORMATTED,
     ROW,
     Block,
     Container,
+)
+from owt_pipeline.stages.extract.html.code import (
+    code_of,
+    join_line,
+    read_lines,
 )
 from owt_pipeline.stages.extract.html.initials import (
     INITIAL,
@@ -33,6 +39,7 @@ from owt_pipeline.stages.extract.html.inner import (
     counts_up,
     is_line_number,
     keeps_spaces,
+    names_line,
 )
 from owt_pipeline.stages.extract.html.marks import MarkCollector, ParsedPage
 from owt_pipeline.stages.extract.html.names import CHROME
@@ -51,6 +58,7 @@ TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
 """Forms of text that may begin with a large letter."""
 # A script that takes an object for a text writes this.
 _SCRIPT_OBJECTS = re.compile(r"(?:\[object \w+\][,;\s]*)+")
+_SCRIPT_VALUES = frozenset(("undefined", "null", "NaN"))
 _LINE_ENDS = re.compile("\n+")
 _EMPTY_LINES = re.compile("\n{3,}")
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
@@ -126,6 +134,8 @@ class Structure:
         self._for_readers = ""
         self._for_eyes = ""
         self._unseen_at = 0, 0
+        # Whether there is code, which may have numbers or a button next to it.
+        self._has_code = False
         # The blocks of navigation and footers.
         self._skipped: list[Block] = []
         self._open_tables: list[Table] = []
@@ -153,13 +163,18 @@ class Structure:
 
     def _end_block(self) -> None:
         """Make a block of the pieces."""
-        text, marked = _read_pieces("".join(self._pieces))
+        joined = "".join(self._pieces)
+        text, marked = _read_pieces(joined)
         if text[1:2] == " " and len(self._pieces[0].strip()) == 1 and marked is None:
             text = without_gap(text, is_named=self._has_named_initial)
+        container = self._at
         is_object = text.startswith("[object ") and _SCRIPT_OBJECTS.fullmatch(text) is not None
-        if text and not is_object:
+        if text in _SCRIPT_VALUES and marked is None and self._is_paragraph(container):
+            is_object = True
+        # Few texts have fixed spaces or a class with `line`, which is quickly known.
+        may_be_code = "\xa0" in joined or "ine" in container.names
+        if text and not is_object and not (may_be_code and self._add_code(joined)):
             self._marks.end_block(text)
-            container = self._at
             block = Block(container.form, text, 0, container, marked if marked != text else None)
             if self._link_chars:
                 block.link_chars = min(self._link_chars, block.chars)
@@ -178,6 +193,24 @@ class Structure:
         self._links = 0
         self._initial = ""
         self._has_named_initial = False
+
+    def _is_paragraph(self, container: Container) -> bool:
+        """Return whether a container is neither a part of a list nor of a table."""
+        parent = container.parent or container
+        return not self._open_tables and {container.tag, parent.tag}.isdisjoint(("li", "dd", "dt"))
+
+    def _add_code(self, joined: str) -> bool:
+        """Take a text as code that is not in a `<pre>`; return whether it is."""
+        code = code_of(joined, BREAK)
+        if code is not None:
+            self.blocks.append(Block(PREFORMATTED, code, 0, self._at))
+            self._has_code = True
+            return True
+        if not names_line(self._at.names) or "\n" in joined:
+            joined = joined.lstrip(" \t\n")
+        is_line = join_line(self.blocks, joined.strip("\n" + BREAK), self._at)
+        self._has_code |= is_line
+        return is_line
 
     def _leave_initial(self, container: Container) -> None:
         """Keep a letter at the end of a container that has nothing else, like a figure, for the
@@ -237,7 +270,20 @@ class Structure:
         if self._pieces:
             self._pieces.append(" ")
 
-    def _end_code(self) -> None:
+    def _end_code(self, num_blocks: int, start: int) -> None:
+        """Take the end of an inline element of code; one with `<br>` is a block of lines.
+
+        `num_blocks` and `start` are the numbers of blocks and of pieces at its start.
+        """
+        if num_blocks == len(self.blocks) and BREAK in self._pieces[start:]:
+            code = read_lines("".join(self._pieces[start:]), BREAK)
+            if "\n" in code and self._at.form != HEADING:
+                del self._pieces[start:]
+                if self._pieces:
+                    self._end_block()
+                self.blocks.append(Block(PREFORMATTED, code, 0, self._at))
+                self._has_code = True
+                return
         self._pieces.append(CODE)
 
     def _end_quote(self, num_blocks: int, start: int) -> None:
@@ -292,11 +338,13 @@ class Structure:
             if tag == "tr":
                 table.rows.append((parent.tag == "thead", []))
             elif tag in ("td", "th") and table.rows and parent.tag == "tr":
+                # On other cells, the number is that of the line in it.
+                is_first_numbered = "data-line" in attributes and not table.rows[-1][1]
                 cell = Cell(
                     container,
                     columns=_span(attributes, "colspan"),
                     rows=_span(attributes, "rowspan"),
-                    is_line_number=is_line_number(attributes),
+                    is_line_number=is_line_number(attributes) or is_first_numbered,
                 )
                 table.rows[-1][1].append(cell)
 
@@ -310,7 +358,8 @@ class Structure:
         cells = self._open_tables[-1].rows[-1][1]
         if not cells:
             return False
-        is_marked = all(cell.is_line_number for cell in cells)
+        is_marked = all(cell.is_line_number or not cell.blocks for cell in cells)
+        is_marked &= cells[0].is_line_number
         if not is_marked and not (keeps_spaces(attributes) and all(cell.blocks for cell in cells)):
             return False
         return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
@@ -379,6 +428,7 @@ class Structure:
             return
         # In a table these may be the numbers of the lines in another cell.
         is_numbering = bool(self._open_tables) and counts_up(text)
+        self._has_code = True
         if text.strip() and not is_numbering:
             self.blocks.append(Block(PREFORMATTED, text, 0, self._at, lines.language))
 
