@@ -300,12 +300,12 @@ class _Reader(Structure):
             self._stack.append(None)
         classes = attributes.get("class", "")
         kind = read_names(classes) if classes else 0
-        has_showing = not _SHOWING_ATTRIBUTES.isdisjoint(attributes)
+        has_showing_attribute = not _SHOWING_ATTRIBUTES.isdisjoint(attributes)
         has_unusual_kind = kind & (HIDDEN | SPACED | LINE_NUMBER) or "MathJax" in classes
-        may_be_unusual = has_showing or has_unusual_kind
+        may_be_unusual = has_showing_attribute or has_unusual_kind
         if may_be_unusual and self._start_unusual_inline(tag, attributes, classes, kind):
             return
-        if (has_showing or "block" in classes) and is_spaced(attributes):
+        if (has_showing_attribute or "block" in classes) and is_spaced(attributes):
             self._add_space()
             self._stack[-1] = self._add_space
         if (
