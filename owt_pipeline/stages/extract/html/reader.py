@@ -217,7 +217,7 @@ class _Reader(Structure):
                 classes = attributes["class"]
                 container.names = classes
                 container.kind = kind | read_names(classes)
-                if "flex" in classes and names_flex(classes):
+                if names_flex(classes):
                     self._flex = container
             else:
                 self._name_block(container, parent, attributes)
@@ -239,7 +239,7 @@ class _Reader(Structure):
     def _name_block(self, container: Container, parent: Container, attributes: Attributes) -> None:
         """Set the names and the kind of a container that has more than classes."""
         name_container(container, attributes)
-        if ("style" in attributes or "flex" in container.names) and is_flex(attributes):
+        if is_flex(attributes):
             self._flex = container
         if not container.kind & UNSHOWN:
             return
