@@ -155,6 +155,7 @@ def test_the_root_of_an_archive_is_named(
     assert manifest_of(tmp_path / "run", "pages").counts.left == 1
 
 
+@pytest.mark.slow
 def test_a_run_of_another_version_is_run_with_its_settings(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +230,7 @@ def test_a_file_system_without_hard_links_is_left(
     assert attempt(["import", tmp_path / "run", texts, "--workers", 1])[0] == 0
 
 
+@pytest.mark.slow
 def test_a_higher_limit_of_open_files_is_enough(tmp_path: Path) -> None:
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"text": "Some text of my own."}\n')
