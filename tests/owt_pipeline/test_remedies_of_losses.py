@@ -18,7 +18,7 @@ from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT
-from tests.owt_pipeline.remedies import COMMAND, Words, attempt, follow, heal, make_run
+from tests.owt_pipeline.remedies import COMMAND, Words, attempt, follow, heal, run_to_copy
 from tests.owt_pipeline.runs import ask_owt, copy_of, files_of, manifest_of, root_of
 
 WITH_TEXT = ("warc", "pages", "documents", "clean")
@@ -27,7 +27,7 @@ WITH_TEXT = ("warc", "pages", "documents", "clean")
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of the demo's pages. Its path has a space."""
-    return make_run(tmp_path_factory.mktemp("losses"))
+    return run_to_copy(tmp_path_factory)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.advice import advising_messages
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.conftest import BUCKETS
 from tests.owt_pipeline.fetch.archive_server import AGENT, CRAWLS, CommonCrawl, commoncrawl  # noqa: F401
-from tests.owt_pipeline.remedies import Words, attempt, heal, make_run
+from tests.owt_pipeline.remedies import Words, attempt, heal, run_to_copy
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of
 from tests.owt_pipeline.test_remedies import write_dump
 from tests.servers.process import free_port
@@ -35,7 +35,7 @@ from tests.servers.process import free_port
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("machines"))
+    return run_to_copy(tmp_path_factory)
 
 
 @pytest.fixture
