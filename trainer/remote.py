@@ -18,6 +18,7 @@ import pyarrow
 import pyarrow.fs
 
 from schemas import SettingsError
+from schemas.hub import fetch_file
 from trainer.command_line import first_line
 
 # How long a bucket may take to answer, in seconds. Without credentials, clients retry for up to 15
@@ -148,17 +149,17 @@ def download_model(name: str) -> Path:
         ) from None
     repository, _, revision = name.partition("@")
     try:
-        folder = _download(repository, "config.json", revision or None).parent
+        folder = Path(fetch_file(repository, "config.json", revision or None)).parent
         # The name of the folder. All files are of one commit.
         commit = folder.name
         weights = _download_first(repository, _HUB_WEIGHTS, commit)
         if weights.suffix == ".json":
             file_by_tensor = json.loads(weights.read_bytes())["weight_map"]
             for file in sorted(set(file_by_tensor.values())):
-                _download(repository, file, commit)
+                fetch_file(repository, file, commit)
         for file in _HUB_TOKENIZER:
             with suppress(EntryNotFoundError):
-                _download(repository, file, commit)
+                fetch_file(repository, file, commit)
     # Errors of the package, its HTTP client or the file system.
     except Exception as error:
         of_revision = f" --revision {revision}" if revision else ""
@@ -170,27 +171,6 @@ def download_model(name: str) -> Path:
     return folder
 
 
-def _download(repository: str, file: str, revision: str | None) -> Path:
-    """Return a file's path in the cache; raises EntryNotFoundError if the model lacks it."""
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    download = huggingface_hub.hf_hub_download
-    try:
-        return Path(download(repository, file, revision=revision, local_files_only=True))
-    except LocalEntryNotFoundError:
-        pass
-    # Without a network this request fails at once, where the download retries for half a minute.
-    try:
-        url = huggingface_hub.hf_hub_url(repository, file, revision=revision)
-        huggingface_hub.get_hf_file_metadata(url)
-    except HfHubHTTPError:
-        raise
-    except Exception as error:
-        raise LocalEntryNotFoundError(first_line(error)) from error
-    return Path(download(repository, file, revision=revision))
-
-
 def _download_first(repository: str, files: Sequence[str], revision: str) -> Path:
     """Return the first of the files that the model has; raises the error of the first."""
     from huggingface_hub.errors import EntryNotFoundError
@@ -198,7 +178,7 @@ def _download_first(repository: str, files: Sequence[str], revision: str) -> Pat
     errors = []
     for file in files:
         try:
-            return _download(repository, file, revision)
+            return Path(fetch_file(repository, file, revision))
         except EntryNotFoundError as error:
             errors.append(error)
     raise errors[0]

@@ -25,7 +25,6 @@ from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import JobRuns, UserError, command
-from owt_pipeline.formats.file_kinds import NUM_START_BYTES, flag_for
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_manifest, read_root, require_run
 from owt_pipeline.pipeline import LAST, STAGES
@@ -37,12 +36,10 @@ from schemas.settings import ExitCode, add_flags, flags_given, from_table
 
 logger = logging.getLogger("owt")
 
-_NO_FILE = "it is not a settings file and not the value of a flag"
 # What import notes of a record without the field of its text.
 _NO_TEXT_FIELD = re.compile(r": no field '")
 # What fetch notes of an address that is refused.
 _NOT_PUBLIC = "is not public"
-_BAD_FILE_NAME = "the name of a settings file ends in .toml"
 
 EXPLAINED = (
     "dumps", "links", "subreddits", "num_shards", "min_score",
@@ -89,7 +86,7 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments, files, beam_flags = parser.parse_with_files(words)
     folder, path, other_words = places(parser, files)
     for word in other_words:
-        parser.error(f"unexpected {word!r}: {_problem_of_word(word)}")
+        parser.error(f"unexpected {word!r}: {config.problem_of_word(word)}")
     check_flags(parser, beam_flags)
     tables = config.read_config(path)
     runtime = runtime_of(folder, arguments, beam_flags, tables)
@@ -124,18 +121,6 @@ def _run(argv: Sequence[str] | None) -> int:
         print(_outputs(results, runtime.workdir))
     may_collect_nothing = runtime.add or arguments.until == "collect"
     return exit_code(results, runtime.workdir, may_collect_nothing)
-
-
-def _problem_of_word(word: str) -> str:
-    """Return why a word that follows no flag is not the run's settings, and what it may be."""
-    if not os.path.exists(word):
-        return _NO_FILE
-    if os.path.isfile(word):
-        with open(word, "rb") as file:
-            kind = flag_for(file.read(NUM_START_BYTES))
-        if kind:
-            return f"it looks like {kind}"
-    return _BAD_FILE_NAME
 
 
 def _until_in(words: Sequence[str]) -> str:
