@@ -10,6 +10,7 @@ PACKAGES_OF_COMMANDS = (
     "aiohttp",
     "apache_beam",
     "brotli",
+    "dateutil",
     "duckdb",
     "fastwarc",
     "huggingface_hub",

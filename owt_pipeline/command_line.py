@@ -59,7 +59,8 @@ class CommandParser(schemas.command_line.CommandParser):
             follows_flag = bool(flags) and flags[-1].startswith("-") and "=" not in flags[-1]
             is_file = not word.startswith("-") and (word.endswith(".toml") or not follows_flag)
             if is_file:
-                files.append(word)
+                # A shell leaves a quoted `~` as it is.
+                files.append(os.path.expanduser(word))
             else:
                 flags.append(word)
         return namespace, files, flags

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ import tomllib
 from owt_pipeline.command_line import add_output_flags, at_least
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.errors import UsageError
+from owt_pipeline.formats.file_kinds import NUM_START_BYTES, flag_for
 from owt_pipeline.storage.folder import Storage, folder_of
 from schemas import SettingsError
 from schemas.settings import did_you_mean, from_table
@@ -53,6 +55,18 @@ def settings_of(run: Storage) -> str | None:
     if not run.exists(SETTINGS):
         return None
     return run.path(SETTINGS)
+
+
+def problem_of_word(word: str) -> str:
+    """Return why a word that follows no flag is not the run's settings, and what it may be."""
+    if not os.path.exists(word):
+        return "it is not a settings file and not the value of a flag"
+    if os.path.isfile(word):
+        with open(word, "rb") as file:
+            kind = flag_for(file.read(NUM_START_BYTES))
+        if kind:
+            return f"it looks like {kind}"
+    return "the name of a settings file ends in .toml"
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:

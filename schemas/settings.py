@@ -42,6 +42,7 @@ def option(
     shapes_bytes: bool = True,
     metavar: str | None = None,
     is_flag: bool = True,
+    is_path: bool = False,
 ) -> Any:
     """Return a field of an options dataclass.
 
@@ -56,6 +57,7 @@ def option(
         of connections) stays out of the key of a shard, so changing it reruns nothing.
       metavar: the value's name in `--help`.
       is_flag: whether there is a flag; otherwise only the settings file has the option.
+      is_path: whether a value may be a local path, so that a leading `~` is the home folder.
     """
     if choices is not None:
         # The choices are read more than once, so an iterator would not do.
@@ -68,6 +70,7 @@ def option(
         "shapes_bytes": shapes_bytes,
         "metavar": metavar,
         "is_flag": is_flag,
+        "is_path": is_path,
     }
     # A dataclass refuses a mutable default.
     if isinstance(default, list):

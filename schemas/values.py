@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 import re
 import sys
 import types
@@ -112,6 +113,9 @@ def _convert_scalar(field: dataclasses.Field[Any], kind: Any, value: Any, name: 
         raise SettingsError(f"{name}: {value!r} is not {allowed}{hint}") from None
     if scalar is int and not _MIN_INT <= converted <= _MAX_INT:
         raise SettingsError(f"{name}: {value} does not fit into 64 bits")
+    if field.metadata.get("is_path"):
+        # A shell does not expand the `~` of `--out=~/x`, of a quoted path, or of a settings file.
+        return os.path.expanduser(converted)
     return converted
 
 

@@ -117,7 +117,8 @@ def test_the_trainer_needs_no_package_of_the_pipeline() -> None:
 
 
 def test_the_commands_look_for_every_package_of_the_pipeline() -> None:
-    packages = {normalized(name) for name in PACKAGES_OF_COMMANDS}
+    distribution_by_module = {"dateutil": "python-dateutil"}
+    packages = {normalized(distribution_by_module.get(name, name)) for name in PACKAGES_OF_COMMANDS}
     assert packages == declared("pipeline") - declared()
 
 

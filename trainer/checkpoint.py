@@ -99,12 +99,19 @@ def naming_path(path: Path) -> Iterator[None]:
         raise OSError(f"{path} cannot be written: {reason}") from error
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    part = path.with_name(path.name + ".part")
-    with naming_path(part):
-        part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+def replace_text(path: Path, text: str, *, is_synced: bool = False) -> None:
+    """Write a file atomically. With `is_synced`, its content is on the disk before its name is."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with naming_path(part):
+            part.write_text(text, encoding="utf-8")
+        if is_synced:
+            _sync(part)
+        os.replace(part, path)
+    except OSError:
+        # If the run has nothing left to do, no later write would replace it.
+        part.unlink(missing_ok=True)
+        raise
 
 
 class Saver:
@@ -191,11 +198,7 @@ class Saver:
             shutil.rmtree(final)
         part.rename(final)
         _sync(folder)
-        newest = self._run / f".{_NEWEST}.part"
-        with naming_path(newest):
-            newest.write_text(final.name, encoding="utf-8")
-        _sync(newest)
-        newest.replace(self._run / _NEWEST)
+        replace_text(self._run / _NEWEST, final.name, is_synced=True)
         self.last_saved = record.step
         _prune(final)
         if self._on_saved:
@@ -280,7 +283,7 @@ def read_record(folder: Path) -> Record:
         ]
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {RECORD}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} cannot be read ({error}): the checkpoint is damaged"
         ) from error
@@ -323,12 +326,15 @@ def latest(
     CheckpointError, whose message ends in `hint`, if all are damaged or missing. With `is_strict`,
     it raises as soon as the newest is damaged or missing.
     """
+    problems = []
     newest_name = ""
     if (run / _NEWEST).exists():
         newest_name = (run / _NEWEST).read_text(encoding="utf-8", errors="replace")
+    if newest_name and not _NAME.fullmatch(newest_name):
+        problems.append(f"{run / _NEWEST} does not name a checkpoint: it is damaged")
+        newest_name = ""
     # Those of later steps do not count: damaged, or saved right before a crash.
     paths = [path for path in checkpoints(run) if not newest_name or path.name <= newest_name]
-    problems = []
     if newest_name and newest_name not in [path.name for path in paths]:
         path = run / "checkpoints" / newest_name
         problems.append(f"{path}, the newest checkpoint that was saved, is missing")

@@ -97,12 +97,15 @@ def run_command(
 ) -> int:
     """Call `work` with a command's positional arguments and its options; return an exit code.
 
-    `positional` has the help of each. The one called `runs` is a list.
+    `positional` has the help of each, which is a path. The one called `runs` is a list.
     """
     parser = command_parser(prog, " ".join(positional).upper(), description)
     for name, help_text in positional.items():
         nargs = "+" if name == "runs" else None
-        parser.add_argument(name, metavar=name.upper(), help=help_text, nargs=nargs)
+        # All are paths. A shell leaves a quoted `~` as it is.
+        parser.add_argument(
+            name, metavar=name.upper(), help=help_text, nargs=nargs, type=os.path.expanduser
+        )
     add_flags(parser, options)
 
     def parse_and_work() -> None:

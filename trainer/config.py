@@ -48,15 +48,18 @@ class TrainConfig:
     data: tuple[str, ...] = option(
         help="token shards, WORKDIR/tokens, local or s3:// or gs://; several are mixed in "
         "proportion to their tokens, "
-        "or by weights: a/tokens=0.7 b/tokens=0.3", metavar="DIR",
+        "or by weights: a/tokens=0.7 b/tokens=0.3", metavar="DIR", is_path=True,
     )  # fmt: skip
     out: str = option(
-        help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False
+        help="folder of the run: its checkpoints and metrics",
+        metavar="DIR",
+        is_path=True,
+        shapes_bytes=False,
     )
     init_from: str | None = option(
         None, "start from a checkpoint, with the state of the same optimizer, or a GPT-2 of "
         "Hugging Face: a folder, or a name such as gpt2",
-        metavar="DIR",
+        metavar="DIR", is_path=True,
     )  # fmt: skip
     preset: str = option("124M", "the model", choices=PRESETS)
     n_layer: int | None = option(None, "layers (default: the preset's)", minimum=1)
@@ -134,24 +137,33 @@ class TrainConfig:
         250, "steps between validations; 0 for none", minimum=0, shapes_bytes=False
     )
     val_data: str | None = option(
-        None, "a text file to validate on, in place of the val split", metavar="FILE"
+        None,
+        "a text file to validate on, in place of the val split",
+        metavar="FILE",
+        is_path=True,
     )
     save_every: int = option(
         1000, "steps between checkpoints; 0 for only the last", minimum=0, shapes_bytes=False
     )
     sign_key: str | None = option(
-        None, "private key that signs each checkpoint", metavar="PEM", shapes_bytes=False
+        None,
+        "private key that signs each checkpoint",
+        metavar="PEM",
+        is_path=True,
+        shapes_bytes=False,
     )
     verify_key: str | None = option(
         None,
         "public key whose owner must have signed checkpoints and init_from",
         metavar="PEM",
+        is_path=True,
         shapes_bytes=False,
     )
     publish: str | None = option(
         None,
         "where the run is sent: a folder, hf://OWNER/NAME, s3:// or gs://",
         metavar="URI",
+        is_path=True,
         shapes_bytes=False,
     )
 
@@ -368,5 +380,5 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     table: dict[str, Any] = {}
     where = "flags"
     if parsed.config:
-        table, where = read_settings(parsed.config)
+        table, where = read_settings(parsed.config.expanduser())
     return from_table(TrainConfig, {**table, **flags_given(TrainConfig, parsed)}, where)

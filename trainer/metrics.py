@@ -221,9 +221,21 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
     records = []
     # What follows the last line end was cut off.
     for line in path.read_bytes().split(b"\n")[:-1]:
-        with suppress(ValueError):
-            records.append(json.loads(line))
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if _is_record(record):
+                records.append(record)
     return records
+
+
+def _is_record(record: Any) -> bool:
+    """Return whether a line of metrics.jsonl has the form of a step's record.
+
+    A changed bit may leave valid JSON.
+    """
+    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+        return False
+    return all(value is None or isinstance(value, (int, float)) for value in record.values())
 
 
 def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:

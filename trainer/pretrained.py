@@ -32,7 +32,10 @@ class CheckpointOptions:
         None, "the run's checkpoint of this step (default: the newest)", minimum=0
     )
     verify_key: str | None = option(
-        None, "refuse a model unless the owner of this public key signed it", metavar="PEM"
+        None,
+        "refuse a model unless the owner of this public key signed it",
+        metavar="PEM",
+        is_path=True,
     )
 
 

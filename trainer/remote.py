@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow
 import pyarrow.fs
 
 from schemas import SettingsError
+from schemas.hub import fetch_file
 from trainer.command_line import first_line
 
 # How long a bucket may take to answer, in seconds. Without credentials, clients retry for up to 15
@@ -42,9 +44,9 @@ def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
     One request shows that it can be reached. Credentials and endpoints are found as each vendor's
     clients find them; `s3://anonymous@BUCKET` and `gs://anonymous@BUCKET` need none.
-    `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names another server for `gs://`, which is used
-    without credentials; `AWS_ENDPOINT_URL` names one for `s3://`. Raises pyarrow.ArrowInvalid for
-    an invalid URI; OSError if access is refused, or if there is no answer within 45 seconds.
+    `GOOGLE_BASE_URL` names another server for `gs://`, with `GOOGLE_BEARER_TOKEN` as its token, and
+    `AWS_ENDPOINT_URL` one for `s3://`, as for the pipeline. Raises pyarrow.ArrowInvalid for an
+    invalid URI; OSError if access is refused, or if there is no answer within 45 seconds.
     """
     result: Future[tuple[pyarrow.fs.FileSystem, str]] = Future()
 
@@ -79,12 +81,33 @@ def _file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
         )
         return filesystem, path
     filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
-    scheme, _, host = os.environ.get("STORAGE_EMULATOR_HOST", "").rpartition("://")
-    if uri.startswith("gs://") and host:
-        filesystem = pyarrow.fs.GcsFileSystem(
-            anonymous=True, scheme=scheme or "http", endpoint_override=host.strip("/")
-        )
+    if uri.startswith("gs://"):
+        filesystem = _google_server() or filesystem
     return filesystem, path
+
+
+def _google_server() -> pyarrow.fs.FileSystem | None:
+    """Return the server that the environment names in place of Google's; None without one.
+
+    `STORAGE_EMULATOR_HOST` (`host:port`, or a URL), which Google's clients read, is used without
+    credentials. `GOOGLE_BASE_URL` precedes it.
+    """
+    base_url = os.environ.get("GOOGLE_BASE_URL", "")
+    address = base_url or os.environ.get("STORAGE_EMULATOR_HOST", "")
+    if not address:
+        return None
+    scheme, _, host = address.rpartition("://")
+    server = {"scheme": scheme or "http", "endpoint_override": host.strip("/")}
+    token = os.environ.get("GOOGLE_BEARER_TOKEN")
+    if not base_url:
+        return pyarrow.fs.GcsFileSystem(anonymous=True, **server)
+    if not token:
+        return pyarrow.fs.GcsFileSystem(**server)
+    # pyarrow asks when the token expires; the server decides.
+    expiration = datetime.now(timezone.utc) + timedelta(days=365)
+    return pyarrow.fs.GcsFileSystem(
+        access_token=token, credential_token_expiration=expiration, **server
+    )
 
 
 # A repository, and its revision: gpt2, openai-community/gpt2@main.
@@ -126,17 +149,17 @@ def download_model(name: str) -> Path:
         ) from None
     repository, _, revision = name.partition("@")
     try:
-        folder = _download(repository, "config.json", revision or None).parent
+        folder = Path(fetch_file(repository, "config.json", revision or None)).parent
         # The name of the folder. All files are of one commit.
         commit = folder.name
         weights = _download_first(repository, _HUB_WEIGHTS, commit)
         if weights.suffix == ".json":
             file_by_tensor = json.loads(weights.read_bytes())["weight_map"]
             for file in sorted(set(file_by_tensor.values())):
-                _download(repository, file, commit)
+                fetch_file(repository, file, commit)
         for file in _HUB_TOKENIZER:
             with suppress(EntryNotFoundError):
-                _download(repository, file, commit)
+                fetch_file(repository, file, commit)
     # Errors of the package, its HTTP client or the file system.
     except Exception as error:
         of_revision = f" --revision {revision}" if revision else ""
@@ -148,27 +171,6 @@ def download_model(name: str) -> Path:
     return folder
 
 
-def _download(repository: str, file: str, revision: str | None) -> Path:
-    """Return a file's path in the cache; raises EntryNotFoundError if the model lacks it."""
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    download = huggingface_hub.hf_hub_download
-    try:
-        return Path(download(repository, file, revision=revision, local_files_only=True))
-    except LocalEntryNotFoundError:
-        pass
-    # Without a network this request fails at once, where the download retries for half a minute.
-    try:
-        url = huggingface_hub.hf_hub_url(repository, file, revision=revision)
-        huggingface_hub.get_hf_file_metadata(url)
-    except HfHubHTTPError:
-        raise
-    except Exception as error:
-        raise LocalEntryNotFoundError(first_line(error)) from error
-    return Path(download(repository, file, revision=revision))
-
-
 def _download_first(repository: str, files: Sequence[str], revision: str) -> Path:
     """Return the first of the files that the model has; raises the error of the first."""
     from huggingface_hub.errors import EntryNotFoundError
@@ -176,7 +178,7 @@ def _download_first(repository: str, files: Sequence[str], revision: str) -> Pat
     errors = []
     for file in files:
         try:
-            return _download(repository, file, revision)
+            return Path(fetch_file(repository, file, revision))
         except EntryNotFoundError as error:
             errors.append(error)
     raise errors[0]

@@ -296,8 +296,8 @@ def _check_all(run: _Run, files: list[TokenFile]) -> list[str]:
 
 def _copy_all(run: _Run, files: list[TokenFile]) -> list[str]:
     """Return the paths of copies in the cache, made now where they are missing."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = Path(os.environ.get("OWT_CACHE") or base / "owt" / "shards")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    cache = Path(os.environ.get("OWT_CACHE") or base / "owt" / "shards").expanduser()
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("a") as lock, ThreadPoolExecutor(_NUM_COPYING) as threads:
         # The ranks of a machine share the cache: one copies while the others wait.

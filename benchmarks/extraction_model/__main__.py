@@ -1,10 +1,12 @@
 """Fit the model of main text on labelled pages and write it.
 
-    python -m benchmarks.extraction_model DATA [--model FILE] [--cache FILE] [--seed N]
+    python -m benchmarks.extraction_model DATA [--model FILE] [--seed N] [--cache FILE]
+        [--models DIR]
 
 DATA, or DATA/web, holds the files of `labelled_pages.FILES`. `--cache` keeps the pages' features in
-a file, and takes them from there if it exists. The same pages and versions of lxml and trafilatura
-give the same bytes.
+a file, and takes them from there if it exists. `--models` keeps the fitted model in a folder, and
+takes it from there if it was fitted on the same examples with the same seed and code. The same
+pages and versions of lxml and trafilatura give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from pathlib import Path
 
 from owt_pipeline.stages.extract.content.model import PATH
 
-from .fitting import examples, fit_model, write
+from .fitting import examples, write
+from .kept_models import fit_or_read
 from .labelled_pages import digests, read_labelled
 
 
@@ -37,6 +40,12 @@ def main() -> None:
         metavar="FILE",
         help="keep features in this file, or take them from it",
     )
+    parser.add_argument(
+        "--models",
+        type=Path,
+        metavar="DIR",
+        help="keep fitted models in this folder, or take them from it",
+    )
     # The packaged model is that of seed 0.
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     arguments = parser.parse_args()
@@ -52,7 +61,8 @@ def main() -> None:
         )
     num_blocks = sum(len(example.label) for example in labelled)
     print(f"{len(labelled):,} pages, {num_blocks:,} blocks")
-    write(fit_model(labelled, arguments.seed), arguments.model)
+    model = fit_or_read(labelled, arguments.seed, folder=arguments.models)
+    write(model, arguments.model)
     print(f"{hashlib.sha256(arguments.model.read_bytes()).hexdigest()}  {arguments.model.name}")
 
 

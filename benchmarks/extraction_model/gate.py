@@ -1,6 +1,7 @@
 """Compare extraction with the last release, on pages that neither of them was fitted on.
 
     python -m benchmarks.extraction_model.gate DATA [--folds N ...] [--seeds N ...] [--cache FILE]
+        [--models DIR]
     python -m benchmarks.extraction_model.gate DATA --store     # at a release
 
 Models are fitted on two thirds of the hosts and judged on the last third, for each of FOLDS and
@@ -152,8 +153,12 @@ def judge_held_out(
     labelled: Sequence[Example],
     folds: Sequence[int],
     seeds: Sequence[int],
+    folder: Path | None = None,
 ) -> HeldOut:
-    """Return the results of the pages of `folds`."""
+    """Return the results of the pages of `folds`.
+
+    With `folder`, keep the models there, and take them from there.
+    """
     split = by_host()
     judged = [page for page in pages if split(page) in folds]
     counts: Counts = {}
@@ -161,7 +166,7 @@ def judge_held_out(
     for seed in seeds:
         texts: dict[str, str] = {}
         loss_by_url: dict[str, float] = {}
-        for fold, model in held_out_models(labelled, split, folds, seed):
+        for fold, model in held_out_models(labelled, split, folds, seed, folder=folder):
             texts.update(extracted(model, [page for page in judged if split(page) == fold]))
             for example in labelled:
                 if split(example.page) == fold:
@@ -220,6 +225,7 @@ def main() -> int:
     parser.add_argument("--folds", type=int, nargs="+", default=list(range(FOLDS)), metavar="N")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), metavar="N")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="of features, as in fitting")
+    parser.add_argument("--models", type=Path, metavar="DIR", help="of models, as in fitting")
     parser.add_argument(
         "--store", action="store_true", help="store these results as the last release"
     )
@@ -227,7 +233,9 @@ def main() -> int:
     web = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     pages = read_labelled(web)
     labelled = examples(pages, arguments.cache)
-    after = judge_held_out(pages, labelled, arguments.folds, arguments.seeds)
+    after = judge_held_out(
+        pages, labelled, arguments.folds, arguments.seeds, folder=arguments.models
+    )
     if arguments.store:
         store(after, RELEASE)
     try:

@@ -3,9 +3,11 @@
     python -m benchmarks.extraction_model.seeds DATA [--seeds N ...] [--cache FILE] [--models DIR]
 
 For each seed: the labelled sets in three folds of hosts, each judged by a model that was fitted on
-the other two; and news (`news.py`) by a model fitted on all labelled pages, which `--models` keeps.
-One figure of one fit moves by about its deviation, so a change of the model is judged by the means.
-The seed to ship is the best one on the labelled sets, never on the news.
+the other two; and news (`news.py`) by a model fitted on all labelled pages. One figure of one fit
+moves by about its deviation, so a change of the model is judged by the means. The seed to ship is
+the best one on the labelled sets, never on the news.
+
+With `--models`, models that this command or `gate.py` has kept in the folder are not fitted again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .fitting import examples, fit_model, write
+from .fitting import examples
+from .kept_models import fit_or_read
 from .labelled_pages import read_labelled
 from .news import SET, read_news, score_news
 from .validation import by_host, extracted, held_out_texts, score
@@ -35,7 +38,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, metavar="DATA", help="the folder of the labelled pages")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), metavar="N")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="of features, as in fitting")
-    parser.add_argument("--models", type=Path, metavar="DIR", help="keep the models in this folder")
+    parser.add_argument("--models", type=Path, metavar="DIR", help="of models, as in fitting")
     arguments = parser.parse_args()
     web = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     pages = read_labelled(web)
@@ -43,10 +46,9 @@ def main() -> None:
     labelled = examples(pages, arguments.cache)
     rows = []
     for seed in arguments.seeds:
-        scores = score(pages, held_out_texts(pages, labelled, by_host(), seed))
-        model = fit_model(labelled, seed)
-        if arguments.models:
-            write(model, arguments.models / f"seed_{seed}.npz")
+        texts = held_out_texts(pages, labelled, by_host(), seed, folder=arguments.models)
+        scores = score(pages, texts)
+        model = fit_or_read(labelled, seed, folder=arguments.models)
         news_texts = [text for _, text in extracted(model, news)]
         news_scores = score_news(news, news_texts)
         row = []

@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.extractor import Page, Settings
 
 from .examples import Example
-from .fitting import RECIPE, Recipe, fit_model
+from .fitting import RECIPE, Recipe
+from .kept_models import fit_or_read
 from .labelled_pages import LabelledPage
 
 FETCHED_AT = 1_767_225_600
@@ -54,14 +56,16 @@ def held_out_texts(
     seed: int = 0,
     recipe: Recipe = RECIPE,
     only: Sequence[object] | None = None,
+    folder: Path | None = None,
 ) -> dict[str, str]:
     """Return the text of each page, by a model fitted on the pages of the other parts of `split`.
 
-    With `only`, return the texts of the pages of these parts.
+    With `only`, return the texts of the pages of these parts. With `folder`, keep the models there,
+    and take them from there.
     """
     texts: dict[str, str] = {}
     parts = only or sorted({split(page) for page in pages}, key=str)
-    for part, model in held_out_models(examples, split, parts, seed, recipe):
+    for part, model in held_out_models(examples, split, parts, seed, recipe, folder):
         texts.update(extracted(model, [page for page in pages if split(page) == part]))
     return texts
 
@@ -72,11 +76,15 @@ def held_out_models(
     parts: Sequence[object],
     seed: int = 0,
     recipe: Recipe = RECIPE,
+    folder: Path | None = None,
 ) -> Iterator[tuple[object, Model]]:
-    """Yield each part with a model that was fitted on the examples of the other parts."""
+    """Yield each part with a model that was fitted on the examples of the other parts.
+
+    With `folder`, keep the models there, and take them from there.
+    """
     for part in parts:
         others = [example for example in examples if split(example.page) != part]
-        yield part, fit_model(others, seed, recipe)
+        yield part, fit_or_read(others, seed, recipe, folder)
 
 
 def extracted(model: Model, pages: Sequence[LabelledPage]) -> Iterator[tuple[str, str]]:

@@ -72,6 +72,7 @@ def _flags(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "urls",
+        type=os.path.expanduser,
         metavar="URLS.txt",
         help="file of URLs, ids and domains, one per line; - reads standard input",
     )
@@ -209,7 +210,10 @@ def _lines(path: str) -> list[str]:
             "per line"
         ) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
+        raise UserError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); expected a "
+            "text file with one URL, id or domain per line, saved as UTF-8"
+        ) from error
 
 
 def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:

@@ -43,6 +43,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "files",
         nargs="+",
+        type=os.path.expanduser,
         metavar="FILE",
         help="Parquet or JSON Lines files: paths, folders, globs or URIs",
     )
@@ -54,11 +55,13 @@ def _flags(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--out",
+        type=os.path.expanduser,
         metavar="FILE",
         help="Parquet file for the pairs (default: only print a summary)",
     )
     parser.add_argument(
         "--unique",
+        type=os.path.expanduser,
         metavar="FOLDER",
         help="folder for a copy of each file without the records that repeat another",
     )

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
+import os
+import shlex
 import sys
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.errors import NotFound, UsageError
+from owt_pipeline.errors import NotFound, UsageError, UserError
+from owt_pipeline.formats.file_kinds import NUM_START_BYTES, why_not_a_page
+from owt_pipeline.formats.lines import Decompressed
+from owt_pipeline.formats.records import MAX_RECORD_BYTES, known_format, open_decompressed
 from owt_pipeline.library import Extractor
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.pages import Rejected
-from owt_pipeline.storage.folder import folder_of
 from schemas.settings import add_flags, flags_given
 
 
 def _flags(parser: CommandParser) -> None:
-    """Print the main text of a web page, from a file or from standard input (-).
+    """Print the main text of one web page, from a file or from standard input (-). The page is
+    HTML or plain text, compressed (gzip, zstd, xz, bzip2) or not.
 
     examples:
       owt page article.html
@@ -26,7 +32,12 @@ def _flags(parser: CommandParser) -> None:
 
     The exit code is 3 if the page has no main text.
     """
-    parser.add_argument("page", metavar="FILE", help="an HTML file, or - for standard input")
+    parser.add_argument(
+        "page",
+        type=os.path.expanduser,
+        metavar="FILE",
+        help="an HTML file, or - for standard input",
+    )
     parser.add_argument(
         "--url", default="", help="URL of the page, which helps to find its date and site name"
     )
@@ -59,11 +70,35 @@ def _page(arguments: argparse.Namespace) -> int:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a file, local or in a bucket, or of standard input for `-`."""
+    """Return the page in a file, local or in a bucket, or in standard input for `-`.
+
+    A compressed page is decompressed. Raises UserError if the path does not name a page.
+    """
+    if path.lower().startswith(("http://", "https://")):
+        fetch = f"curl -sL {shlex.quote(path)} | owt page - --url {shlex.quote(path)}"
+        raise UserError(f"{path} is a URL; expected a file: fetch the page first (`{fetch}`)")
+    if os.path.isdir(path):
+        raise UserError(
+            f"{path} is a folder; expected a file with one page. For many pages, write them to "
+            "WARC files, which `owt run RUN --warcs` reads"
+        )
     if path == "-":
-        return sys.stdin.buffer.read()
-    folder, name = folder_of(path)
-    return folder.read(name)
+        return _read_page(io.BufferedReader(Decompressed(sys.stdin.buffer)), path)
+    with open_decompressed(path) as file:
+        return _read_page(file, path)
+
+
+def _read_page(file: io.BufferedReader, path: str) -> bytes:
+    """Return the content of an open file; raise UserError if it does not begin like a page."""
+    start = file.read(NUM_START_BYTES)
+    problem = why_not_a_page(start)
+    if not problem and known_format(path) == "csv":
+        problem = "a table: `owt import RUN FILE` reads its texts"
+    if problem:
+        file_name = "FILE" if path == "-" else shlex.quote(path)
+        problem = problem.replace("FILE", file_name)
+        raise UserError(f"{path} is not a web page, but {problem}; expected HTML or plain text")
+    return start + file.read(MAX_RECORD_BYTES)
 
 
 main = Command("owt page", _flags, _page)

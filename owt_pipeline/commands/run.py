@@ -20,6 +20,7 @@ from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.commands.dry_run import dry_run, dry_run_table
 from owt_pipeline.commands.setup import remember
+from owt_pipeline.engine.generations import is_last_generation_published
 from owt_pipeline.engine.plan import plan_stages
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
@@ -36,10 +37,10 @@ from schemas.settings import ExitCode, add_flags, flags_given, from_table
 
 logger = logging.getLogger("owt")
 
-_NO_FILE = "it is not a settings file and not the value of a flag"
 # What import notes of a record without the field of its text.
 _NO_TEXT_FIELD = re.compile(r": no field '")
-_BAD_FILE_NAME = "the name of a settings file ends in .toml"
+# What fetch notes of an address that is refused.
+_NOT_PUBLIC = "is not public"
 
 EXPLAINED = (
     "dumps", "links", "subreddits", "num_shards", "min_score",
@@ -86,8 +87,7 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments, files, beam_flags = parser.parse_with_files(words)
     folder, path, other_words = places(parser, files)
     for word in other_words:
-        problem = _BAD_FILE_NAME if os.path.exists(word) else _NO_FILE
-        parser.error(f"unexpected {word!r}: {problem}")
+        parser.error(f"unexpected {word!r}: {config.problem_of_word(word)}")
     check_flags(parser, beam_flags)
     tables = config.read_config(path)
     runtime = runtime_of(folder, arguments, beam_flags, tables)
@@ -108,7 +108,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.dry_run:
         print(dry_run_table(dry_run(planned, runtime)))
         return ExitCode.DONE
-    with keeping_first_flags(runtime.workdir, path, flags_by_stage) as keep_first_flags:
+    keeping = keeping_first_flags(runtime.workdir, path, flags_by_stage, is_adding=arguments.add)
+    with keeping as keep_first_flags:
         results = run_stages(planned, runtime, keep_first_flags)
     # A job that another program submits later has no results yet.
     if not results:
@@ -164,13 +165,20 @@ def keep_flags(
 
 @contextlib.contextmanager
 def keeping_first_flags(
-    workdir: Storage, path: str | None, flags_by_stage: Mapping[str, Mapping[str, Any]]
+    workdir: Storage,
+    path: str | None,
+    flags_by_stage: Mapping[str, Mapping[str, Any]],
+    *,
+    is_adding: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Yield a function that writes the flags of a run into its settings when the run starts.
 
-    Then `owt run RUN` continues a run that was killed. The function does nothing if a stage is
-    finished: from then on, only flags of runs that succeed are kept. If the run fails, its flags
-    may be wrong, so the settings get their earlier content back, unless they were edited since.
+    Then `owt run RUN` continues a run that was killed. If the run fails, its flags may be wrong, so
+    the settings get their earlier content back, unless they were edited since.
+
+    If a stage is finished, only flags of runs that succeed are kept. The sources of a run with
+    `--add` (`is_adding`) are an exception: once a stage has published their generation, every later
+    command needs them, such as the one that an error of this run advises.
     """
     earlier_settings = _read_settings(workdir)
     settings_with_flags = earlier_settings
@@ -179,6 +187,10 @@ def keeping_first_flags(
         nonlocal settings_with_flags
         if not read_root(workdir)[0].datasets:
             keep_flags(workdir, path, flags_by_stage)
+            settings_with_flags = _read_settings(workdir)
+        elif is_adding and earlier_settings is not None:
+            # New settings with only the sources would have the defaults of all other options.
+            keep_flags(workdir, path, _sources_in(flags_by_stage))
             settings_with_flags = _read_settings(workdir)
 
     try:
@@ -189,9 +201,17 @@ def keeping_first_flags(
     except Exception:
         # If a stage has finished with these flags, its output was built with them, so they stay.
         is_edited = _read_settings(workdir) != settings_with_flags
-        if not is_edited and not read_root(workdir)[0].datasets:
+        if not is_edited and not is_last_generation_published(read_root(workdir)[0]):
             _restore_settings(workdir, earlier_settings)
         raise
+
+
+def _sources_in(flags_by_stage: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the flags that name sources, by stage."""
+    sources_by_stage = {}
+    for stage, flags in flags_by_stage.items():
+        sources_by_stage[stage] = {flag: flags[flag] for flag in flags if flag in config.ADDED}
+    return sources_by_stage
 
 
 def _read_settings(workdir: Storage) -> bytes | None:
@@ -238,6 +258,8 @@ def _first_detail(rejects: DatasetReader) -> str:
         detail = batch["detail"][0].as_py() or ""
         if _NO_TEXT_FIELD.search(detail):
             detail += "; give the name of the field with the text as --text_field"
+        elif detail.endswith(_NOT_PUBLIC):
+            detail += "; for pages of your own network, add --allow_private_hosts"
         return f"; the first: {detail}" if detail else ""
     return ""
 

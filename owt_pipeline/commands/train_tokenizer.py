@@ -25,7 +25,10 @@ class TrainTokenizerOptions:
     """Options of the command."""
 
     out: str | None = option(
-        None, "file to write (default: tokenizer.json of the run's folder)", metavar="FILE"
+        None,
+        "file to write (default: tokenizer.json of the run's folder)",
+        metavar="FILE",
+        is_path=True,
     )
     vocab_size: int = option(
         50_257, "entries of the vocabulary: 256 bytes, the merges and end-of-text", minimum=257

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -73,8 +74,11 @@ def _not_found(workdir: Storage, readers: Mapping[str, DatasetReader], query: Qu
     lost = ""
     if any(reader.lost for reader in readers.values()):
         lost = f". Files of the run are missing, see {command('owt', 'ls', workdir)}"
+    about_file = ""
+    if os.path.exists(query.text):
+        about_file = "; it is a file or folder here, but expected was a URL or an id"
     return NotFound(
-        f"no stage of {workdir} has {query.text} (id {query.url_id}{searched_as}){lost}"
+        f"no stage of {workdir} has {query.text} (id {query.url_id}{searched_as}){about_file}{lost}"
     )
 
 

@@ -57,6 +57,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "run",
         nargs="?",
+        type=os.path.expanduser,
         metavar="RUN",
         default="demo-run",
         help="folder of the run (default: demo-run)",
@@ -71,6 +72,7 @@ def _flags(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--write_inputs",
+        type=os.path.expanduser,
         metavar="DIR",
         help=f"write {INPUTS[0]} (links) and {INPUTS[1]} (pages) into DIR, for trying other "
         "commands, and stop",

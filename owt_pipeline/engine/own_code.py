@@ -16,6 +16,11 @@ from owt_pipeline.errors import UserError
 def load_own(name: str, option: str) -> Callable[..., Any]:
     """Load the function `name`, `module:function`; raise UserError, which names `option`."""
     module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        stem = os.path.basename(module_name).removesuffix(".py")
+        raise UserError(
+            f"{option}: {name} names a file; expected a module, as in {stem}:{attribute}"
+        )
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -6,6 +6,7 @@ import functools
 import re
 
 from owt_pipeline.errors import UserError
+from schemas.hub import fetch_file
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w./-]+)?")
 
@@ -33,7 +34,7 @@ def download_tokenizer(name: str) -> bytes:
 
     repository, _, revision = name.partition("@")
     try:
-        path = _tokenizer_from_hub(repository, revision or None)
+        path = fetch_file(repository, "tokenizer.json", revision or None)
         with open(path, "rb") as file:
             return file.read()
     except Exception as error:
@@ -49,31 +50,3 @@ def download_tokenizer(name: str) -> bytes:
             f"(`hf download {repository} tokenizer.json{of_revision}`); or set HF_ENDPOINT to a "
             "mirror"
         ) from error
-
-
-def _tokenizer_from_hub(repository: str, revision: str | None) -> str:
-    """Return the path of a model's tokenizer.json in the hub's local cache, once it is there.
-
-    Raises LocalEntryNotFoundError if the hub cannot be reached, and the client's other errors.
-    """
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    file = "tokenizer.json"
-    download = functools.partial(
-        huggingface_hub.hf_hub_download, repository, file, revision=revision
-    )
-    try:
-        return download(local_files_only=True)
-    except LocalEntryNotFoundError:
-        pass
-    # Without a network this request fails at once, where the download retries for half a minute.
-    try:
-        url = huggingface_hub.hf_hub_url(repository, file, revision=revision)
-        huggingface_hub.get_hf_file_metadata(url)
-    except HfHubHTTPError:
-        # The hub can be reached. The download repeats the request if its error may pass.
-        pass
-    except Exception as error:
-        raise LocalEntryNotFoundError(str(error)) from error
-    return download()

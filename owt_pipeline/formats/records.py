@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.batches import strings_of
 from owt_pipeline.formats.delimited import DelimitedTable
+from owt_pipeline.formats.file_kinds import command_for
 from owt_pipeline.formats.lines import Decompressed, wide_encoding
 from owt_pipeline.formats.parquet import parquet_rows
 from owt_pipeline.formats.plain_text import articles, paragraphs
@@ -91,6 +92,7 @@ def format_of(path: str) -> str:
         names = ", ".join(f".{name}" for name in _EXTENSIONS)
         raise UserError(
             f"{path}: unknown extension; use one of {names} (`owt import` also takes --format)"
+            f"{command_for(path)}"
         )
     return kind
 

@@ -69,7 +69,7 @@ class Storage:
     """
 
     def __init__(self, uri: str, proven: bool = False):
-        """Open the folder at a local path or a `gs://`, `s3://` or `az://` URI.
+        """Open the folder at a local path (`~` is the home) or a `gs://`, `s3://` or `az://` URI.
 
         With `proven`, another process has reached the bucket, so even the first request is retried
         for two minutes. Raises UserError for another scheme.
@@ -237,7 +237,7 @@ def _split(uri: str) -> tuple[str, str]:
     """Return the scheme and the URI, or an empty scheme and a local path."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", uri) or re.match(r"(gs|s3|az|file):/", uri)
     if match is None:
-        return "", uri
+        return "", os.path.expanduser(uri)
     scheme = match[1]
     if scheme == "file":
         return "", unquote(urlsplit(uri).path)
@@ -265,7 +265,7 @@ def open_source(uri: str) -> pa.NativeFile:
         folder, name = folder_of(uri)
         return folder.open(name)
     except OSError as error:
-        raise UserError(f"cannot read {uri}: {error}") from error
+        raise UserError(f"cannot read {uri}: {error.strerror or error}") from error
 
 
 # The first bytes of compressed files.
@@ -384,7 +384,7 @@ def expand_globs(patterns: tuple[str, ...], what: str, known: Collection[str] = 
     Raises UserError, which begins with `what`, for the first pattern that matches no file.
     """
     paths: list[str] = []
-    for pattern in patterns:
+    for pattern in map(os.path.expanduser, patterns):
         matches = _bucket_matches(pattern) if "://" in pattern else _local_matches(pattern)
         matches = [path for path in matches if not _is_hidden(path, pattern)]
         known_matches = {uri for uri in known if _is_match(uri, pattern)}

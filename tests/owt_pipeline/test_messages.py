@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,10 +18,14 @@ import pytest
 from owt_pipeline.cli import COMMANDS, main
 from owt_pipeline.command_line import reporting_errors
 from owt_pipeline.config import options_of
+from owt_pipeline.engine.own_code import load_own
+from owt_pipeline.errors import UserError
 from owt_pipeline.pipeline import STAGES
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.clean.test_stage import SENTENCE
+from tests.owt_pipeline.remedies import attempt
 from tests.owt_pipeline.runs import files_of, manifest_of
+from tests.servers.web import WebServer, answer
 
 Complain = Callable[..., str]
 
@@ -340,3 +345,27 @@ def test_a_module_in_the_current_folder_is_found(own_code: Path, workers: int) -
         "owt: error: signals: of_myne:length cannot be imported (No module named 'of_myne'); run "
         "the command in the folder that has of_myne.py, or set PYTHONPATH"
     )
+
+
+@pytest.mark.parametrize("module", ["of_mine.py", "./of_mine.py", "./of_mine"])
+def test_a_file_is_named_as_a_module(
+    module: str, own_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own_code)
+    monkeypatch.syspath_prepend(str(own_code))
+    with pytest.raises(UserError, match="names a file; expected a module, as in") as error:
+        load_own(f"{module}:length", "signals")
+    assert callable(load_own(str(error.value).rpartition("as in ")[2], "signals"))
+
+
+def test_addresses_of_an_own_network_are_allowed_by_a_flag(tmp_path: Path) -> None:
+    with WebServer({"": answer()}) as server:
+        (tmp_path / "links.txt").write_text(f"http://127.0.0.1:{server.port}/page\n")
+        words = ["run", tmp_path / "run", "--links", tmp_path / "links.txt", "--until", "fetch"]
+        words += ["--user_agent", "tests/1.0 (+http://example.org/)", "--workers", 1]
+        words += ["--allowed_ports", server.port]
+        code, output = attempt(words)
+        flag = re.search(r"is not public; .* add (--\w+)", output)
+        assert flag is not None, output
+        assert code == 1
+        assert attempt([*words, flag[1]])[0] == 0

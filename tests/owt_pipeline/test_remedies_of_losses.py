@@ -83,6 +83,25 @@ def test_lost_segments_are_fetched_again_or_restored(
     assert manifest_of(run, "documents").counts.left == 1
 
 
+def test_lost_segments_are_fetched_again_while_sources_are_added(
+    crawl: Words, tmp_path: Path
+) -> None:
+    """The advised command needs the sources of the one that failed."""
+    run = tmp_path / "a run"
+    (tmp_path / "more links.txt").write_text("http://compendium.demo.test/wiki/Monitor_thread\n")
+    with serving() as address:
+        flags = ["--resolve", f"*.demo.test={address}", "--user_agent", "t/1 (+http://a.test)"]
+        links = ["--links", tmp_path / "links.txt", "--num_shards", "2", "--host_delay", "0.01"]
+        ask_owt(*crawl, *links, *flags)
+        for folder in ("warc", "pages", "documents"):
+            shutil.rmtree(run / folder)
+        adding = ["--add", "--links", tmp_path / "more links.txt", "--favor", "recall"]
+        output = heal([*crawl, *adding], "came from the web")
+    assert COMMAND.findall(output) == [f"owt run {shlex.quote(str(run))} --refetch"]
+    assert len(root_of(run).generations) == 2
+    assert manifest_of(run, "pages").counts.entered == 3
+
+
 @pytest.mark.slow
 def test_a_lost_archive_is_restored(run: Path, finished_run: Path, tmp_path: Path) -> None:
     archives = tmp_path / "archives"

@@ -5,19 +5,27 @@ They are kills, lost rejects and lost places.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from owt_pipeline.engine import parts
+from owt_pipeline.engine.stage import Stage
+from owt_pipeline.errors import UserError
 from tests.owt_pipeline.one_process import (
     forget_processes,
     interrupt,
     stopping_before_publication,
 )
 from tests.owt_pipeline.random_inputs import REJECTED, url_of, write_inputs_with_rejects
+from tests.owt_pipeline.remedies import attempt
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_of
 
 
@@ -143,21 +151,87 @@ def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
 
 
 def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run: Path) -> None:
-    """The settings name a source once the command that adds it has succeeded."""
+    """The settings do not name a source from which something is published, as an older copy."""
     dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
-    with stopping_before_publication():
+    earlier_settings = (run / "settings.toml").read_bytes()
+    with stopping_at_publication_of("fetch"):
         ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
-    cases = ((["--add", "--dumps", dumps[2]], dumps[1:]), ([], dumps[1:2]))
-    for words, added in cases:
+    (run / "settings.toml").write_bytes(earlier_settings)
+    cases: list[tuple[list[Any], list[Path], int]] = [
+        (["--add", "--dumps", dumps[2]], dumps, 3),
+        ([], dumps[1:2], 2),
+    ]
+    for words, named, num_generations in cases:
         copy = copy_of(run, run.with_name(f"copy{len(words)}"))
         output = ask_owt("run", copy, *words, "--workers", 1, code=1)
         (advised,) = re.findall(r"`owt ([^`]+)`", output)
-        assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, added)]
+        assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, named)]
         ask_owt(*shlex.split(advised), "--workers", 1)
         ask_owt("run", copy, "--workers", 1)
         num_sources = [len(generation.sources) for generation in root_of(copy).generations]
-        assert num_sources == [1] * (1 + len(added))
+        assert num_sources == [1] * num_generations
         assert "no problems found" in ask_owt("verify", copy)
+
+
+@pytest.fixture(scope="module")
+def collected_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three generations, of a list of links each, next to a fourth list."""
+    folder = tmp_path_factory.mktemp("collected")
+    for name in "ABCD":
+        (folder / f"{name}.txt").write_text(f"https://{name}.example.org/\n")
+    words = ["run", folder / "run", "--until", "collect", "--num_shards", 1, "--workers", 1]
+    for name in "ABC":
+        ask_owt(*words, "--add", "--links", folder / f"{name}.txt")
+    return folder / "run"
+
+
+# The sources that the settings name; "none" if there are no settings.
+@pytest.mark.parametrize("named", ["none", "", "B", "AC"])
+@pytest.mark.parametrize("words", ["", "C", "--add C", "--add D"])
+def test_advised_commands_restore_the_sources_in_the_end(
+    collected_run: Path, named: str, words: str, tmp_path: Path
+) -> None:
+    """None of them advises a command that has failed before."""
+    run = copy_of(collected_run, tmp_path / "run")
+    path_by_name = {name: str(collected_run.parent / f"{name}.txt") for name in "ABCD"}
+    settings = run / "settings.toml"
+    if named == "none":
+        settings.unlink()
+    else:
+        all_paths = ", ".join(f'"{path_by_name[name]}"' for name in "ABC")
+        named_paths = ", ".join(f'"{path_by_name[name]}"' for name in named)
+        assert all_paths in settings.read_text()
+        settings.write_text(settings.read_text().replace(all_paths, named_paths))
+    *flags, names = words.split("--add")
+    command = ["run", str(run), *["--add"] * len(flags)]
+    if names.strip():
+        command += ["--links", *(path_by_name[name] for name in names.strip())]
+    commands: list[list[str]] = []
+    code = 1
+    while code:
+        assert command not in commands
+        commands.append(command)
+        code, output = attempt([*command, "--until", "collect", "--workers", 1])
+        if code:
+            (advised,) = re.findall(r"`owt ([^`]+)`", output)
+            command = shlex.split(advised)
+    assert len(commands) <= 4
+    ask_owt("run", run, "--until", "collect", "--workers", 1)
+    assert len(root_of(run).generations) == (4 if "D" in words else 3)
+    assert all(path_by_name[name] in settings.read_text() for name in "ABC")
+
+
+def test_a_failed_first_run_names_its_sources_where_there_are_no_settings(tmp_path: Path) -> None:
+    links = tmp_path / "links.txt"
+    links.write_text("https://a.example.org/\n")
+    run = tmp_path / "run"
+    with stopping_before_publication():
+        ask_owt("run", run, "--links", links, "--until", "collect", "--workers", 1, code=1)
+    code, output = attempt(["run", run, "--until", "collect", "--workers", 1])
+    assert code == 1
+    (advised,) = re.findall(r"`owt ([^`]+)`, with your other flags,", output)
+    assert shlex.split(advised) == ["run", str(run), "--links", str(links)]
+    ask_owt(*shlex.split(advised), "--until", "collect", "--workers", 1)
 
 
 def test_settings_without_a_source_are_restored_as_advised(run: Path, finished_run: Path) -> None:
@@ -173,3 +247,98 @@ def test_settings_without_a_source_are_restored_as_advised(run: Path, finished_r
         ask_owt(*shlex.split(advised), "--workers", 1)
         assert all(name in settings.read_text() for name in (str(first), str(later)))
         ask_owt("run", run, "--workers", 1)
+
+
+def add_dump(run: Path, folder: Path, finished_run: Path, *flags: object, code: int = 0) -> None:
+    """Add dump B with `--add`, and its pages by a second WARC file, which the settings lack."""
+    archive = folder / "later.warc.gz"
+    inputs = finished_run.parent
+    shutil.copy(inputs / "pages.warc.gz", archive)
+    sources = ["--dumps", inputs / "RS_B.gz", "--pages_from", archive]
+    ask_owt("run", run, "--add", *sources, *flags, "--workers", 1, code=code)
+
+
+@pytest.fixture(scope="module")
+def grown_run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished run with dump B, added without an interruption."""
+    folder = tmp_path_factory.mktemp("grown")
+    grown_run = copy_of(finished_run, folder / "run")
+    add_dump(grown_run, folder, finished_run)
+    return grown_run
+
+
+@contextlib.contextmanager
+def stopping_at_publication_of(name: str) -> Iterator[None]:
+    """Stop a stage that has written its shards, and none of the stages before it."""
+    publish = parts.publish
+
+    def publish_or_stop(stage: Stage, *arguments: Any) -> Any:
+        if stage.name == name:
+            raise UserError("stopped")
+        return publish(stage, *arguments)
+
+    with mock.patch.object(parts, "publish", publish_or_stop):
+        yield
+
+
+@pytest.mark.parametrize("stage", ["fetch", "export"])
+@pytest.mark.parametrize(
+    "command", ["run", "run --until clean", "run --dry_run", "run --retry_failed", "forget"]
+)
+def test_any_command_continues_an_interrupted_growth(
+    run: Path, finished_run: Path, grown_run: Path, stage: str, command: str, tmp_path: Path
+) -> None:
+    """Something is published from the new generation, so the settings name its sources."""
+    with stopping_at_publication_of(stage):
+        add_dump(run, tmp_path, finished_run, code=1)
+    name, *flags = command.split()
+    if name == "forget":
+        (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
+        flags = [str(tmp_path / "list.txt")]
+    ask_owt(name, run, *flags, "--workers", 1)
+    ask_owt("run", run, "--workers", 1)
+    if name == "forget":
+        assert rows_of(run, "corpus") == rows_of(grown_run, "corpus")
+    else:
+        assert differing(run, grown_run) == []
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("flag", ["--dumps", "--links", "--warcs"])
+@pytest.mark.parametrize("is_corrected_at_once", [False, True])
+def test_a_wrong_source_is_left_out_after_its_error(
+    run: Path,
+    finished_run: Path,
+    grown_run: Path,
+    flag: str,
+    is_corrected_at_once: bool,
+    tmp_path: Path,
+) -> None:
+    """Whoever repaired the command was told of the wrong file for ever."""
+    inputs = finished_run.parent
+    wrong = {"--dumps": tmp_path / "cut.gz", "--links": inputs / "RS_B.gz"}
+    wrong["--dumps"].write_bytes((inputs / "RS_B.gz").read_bytes()[:60])
+    wrong["--warcs"] = tmp_path / "x.warc.gz"
+    wrong["--warcs"].write_bytes(b"not a WARC file")
+    settings = (run / "settings.toml").read_bytes()
+    output = ask_owt("run", run, "--add", flag, wrong[flag], "--workers", 1, code=1)
+    assert str(wrong[flag]) in output
+    assert (run / "settings.toml").read_bytes() == settings
+    assert len(root_of(run).generations) == 2
+    if not is_corrected_at_once:
+        assert "the generation is left out" in ask_owt("run", run, "--workers", 1)
+        assert differing(run, finished_run) == []
+    add_dump(run, tmp_path, finished_run)
+    assert differing(run, grown_run) == []
+    assert "no problems found" in ask_owt("verify", run)
+
+
+def test_a_failed_growth_writes_no_settings_where_there_are_none(
+    run: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    """Settings with the sources only would give all other options their defaults."""
+    (run / "settings.toml").unlink()
+    dumps = ["--dumps", finished_run.parent / "RS_A.gz"]
+    with stopping_at_publication_of("fetch"):
+        add_dump(run, tmp_path, finished_run, *dumps, code=1)
+    assert not (run / "settings.toml").exists()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -350,7 +352,22 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step(
     assert steps(config) == [2, 4]
 
 
-@pytest.mark.parametrize("garbage", [b"\0" * 40 + b"\n", b"\xff\xfe\n", b"{\n"])
+GARBAGE = [
+    b"\0" * 40 + b"\n",
+    b"\xff\xfe\n",
+    b"{\n",
+    # A changed bit may leave valid JSON.
+    b'{"stgp": 2, "loss": 5.5}\n',
+    b'{"step": "2", "loss": 5.5}\n',
+    b'{"step": 2, "tokens": "512"}\n',
+    b"7\n",
+    b"null\n",
+    b'["step"]\n',
+    b"[" * 100_000 + b"\n",
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 def test_damaged_lines_of_the_metrics_are_left_out(config: TrainConfig, garbage: bytes) -> None:
     train(dataclasses.replace(config, max_steps=2))
     path = Path(config.out) / "metrics.jsonl"
@@ -360,13 +377,41 @@ def test_damaged_lines_of_the_metrics_are_left_out(config: TrainConfig, garbage:
     assert [record["step"] for record in records_of(config.out)] == list(range(1, 9))
 
 
-def test_a_name_of_the_newest_that_cannot_be_read_is_reported(
-    config: TrainConfig, capsys: Capture
+# By their order, some of these names come before all checkpoints, and others after them.
+@pytest.mark.parametrize(
+    "name", [b"\xff\0step", b"qtep-00000004", b"step%00000004", b"step-0000000", b"\0" * 13]
+)
+def test_a_damaged_name_of_the_newest_is_reported(
+    config: TrainConfig, capsys: Capture, name: bytes
 ) -> None:
     train(dataclasses.replace(config, max_steps=4))
-    (Path(config.out) / "newest").write_bytes(b"\xff\0step")
+    (Path(config.out) / "newest").write_bytes(name)
     train(config)
-    assert "the newest checkpoint that was saved, is missing" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"{config.out}/newest does not name a checkpoint" in output
+    assert "taking step-00000004, the newest intact one" in output
+    assert steps(config) == [4, 6, 8]
+
+
+@pytest.mark.parametrize("name", [".newest.part", ".metrics.jsonl.part", ".training.html.part"])
+def test_a_full_disk_leaves_no_unfinished_file(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The next run may have nothing left to write."""
+    write_text = Path.write_text
+
+    def write_half(path: Path, text: str, encoding: str) -> int:
+        if path.name != name:
+            return write_text(path, text, encoding=encoding)
+        write_text(path, text[: len(text) // 2], encoding=encoding)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(OSError, match=rf"{re.escape(name)} cannot be written: No space left"):
+        train(config)
+    assert not list(Path(config.out).rglob("*.part"))
+    monkeypatch.undo()
+    train(config)
     assert steps(config) == [4, 6, 8]
 
 

@@ -21,7 +21,7 @@ from schemas import SettingsError
 from schemas.settings import ExitCode
 from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
 from trainer import checkpoint
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, parse
 from trainer.model import GPT
 from trainer.shards import open_dataset
 from trainer.tools import evaluate, export, export_tokens, sample
@@ -423,3 +423,17 @@ def test_training_imports_no_heavy_package() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_the_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "c.toml").write_text(
+        'data = ["~/a/tokens=0.7", "gs://b/~/tokens=0.3"]\nout = "~/gpt2"\nval_data = "~/v.txt"\n'
+        'sign_key = "~/k.pem"\nverify_key = "~/p.pem"\npublish = "hf://a/~"\n'
+    )
+    config = parse(["~/c.toml", "--init_from=~/gpt2"])
+    assert config.data == (f"{tmp_path}/a/tokens=0.7", "gs://b/~/tokens=0.3")
+    assert (config.out, config.init_from) == (f"{tmp_path}/gpt2", f"{tmp_path}/gpt2")
+    assert config.val_data == f"{tmp_path}/v.txt"
+    assert (config.sign_key, config.verify_key) == (f"{tmp_path}/k.pem", f"{tmp_path}/p.pem")
+    assert config.publish == "hf://a/~"

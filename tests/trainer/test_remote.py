@@ -89,6 +89,39 @@ def test_windows_equal_those_of_local_shards(
         open_dataset(f"{bucket}/[x]")
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("GOOGLE_BASE_URL", "GOOGLE_BEARER_TOKEN"),
+        ("STORAGE_EMULATOR_HOST",),
+        ("STORAGE_EMULATOR_HOST", "GOOGLE_BEARER_TOKEN"),
+    ],
+)
+@pytest.mark.parametrize("has_scheme", [False, True])
+def test_another_server_is_named_by_either_variable(
+    names: tuple[str, ...], has_scheme: bool, tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gcs_bucket() as uri:
+        for name in ("GOOGLE_BASE_URL", "GOOGLE_BEARER_TOKEN", "STORAGE_EMULATOR_HOST"):
+            if name not in names:
+                monkeypatch.delenv(name)
+            elif not has_scheme:
+                monkeypatch.setenv(name, os.environ[name].removeprefix("http://"))
+        upload(tokens.parent, uri)
+        assert open_dataset(f"{uri}/tokens").digest == open_dataset(tokens).digest
+
+
+@pytest.mark.parametrize("variable", ["OWT_CACHE", "XDG_CACHE_HOME"])
+def test_the_cache_may_be_named_by_the_home_folder(
+    variable: str, uploaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("OWT_CACHE")
+    monkeypatch.setenv(variable, "~/my cache")
+    path = open_dataset(uploaded).tokenizer.path
+    assert path.is_relative_to(tmp_path / "my cache")
+
+
 def test_shards_are_copied_once_and_again_if_they_are_cut(uploaded: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as ranks:
         digests = list(ranks.map(lambda _: open_dataset(uploaded).digest, range(4)))

@@ -214,7 +214,7 @@ class Killed(BaseException):
         "trainer.checkpoint._sync",
         "pathlib.Path.rename",
         "pathlib.Path.write_text",
-        "pathlib.Path.replace",
+        "os.replace",
         "trainer.checkpoint._prune",
     ],
 )
@@ -226,14 +226,15 @@ def test_a_kill_while_a_checkpoint_gets_its_name_loses_no_other(
     step: int,
     complete_losses: list[float],
 ) -> None:
-    owner = checkpoint if place.startswith("trainer") else Path
-    name = place.rpartition(".")[2]
+    owners = {"trainer.checkpoint": checkpoint, "pathlib.Path": Path, "os": os}
+    module, _, name = place.rpartition(".")
+    owner = owners[module]
     real = getattr(owner, name)
 
     def kill(path: Path, *arguments: Any, **named: Any) -> Any:
         is_of_step = f"step-{step:08d}" in f"{path} {arguments}"
         if name == "replace":
-            is_of_step = path.read_text() == f"step-{step:08d}"
+            is_of_step = Path(path).read_text() == f"step-{step:08d}"
         if is_of_step:
             raise Killed
         return real(path, *arguments, **named)

@@ -48,6 +48,7 @@ class CompareOptions(ModelOptions):
     eval_text: tuple[str, ...] = option(
         help="texts to score every model on: .jsonl with one text per line, or one plain text",
         metavar="FILE",
+        is_path=True,
     )
     micro_batch: int = option(8, "windows in one forward pass", minimum=1)
 

@@ -33,7 +33,7 @@ class DocumentsOptions:
 
     step: int = option(help="counted from 1, as in metrics.jsonl", minimum=1)
     corpus: str | None = option(
-        None, "a run's folder corpus/, for the documents' URLs", metavar="FOLDER"
+        None, "a run's folder corpus/, for the documents' URLs", metavar="FOLDER", is_path=True
     )
 
 

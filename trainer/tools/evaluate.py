@@ -227,10 +227,12 @@ class EvaluateOptions(ModelOptions):
     """Settings of `trainer.tools.evaluate`."""
 
     data: tuple[str, ...] = option(
-        (), "token shards: the validation loss over their val split", metavar="DIR"
+        (), "token shards: the validation loss over their val split", metavar="DIR", is_path=True
     )
     windows: int = option(256, "number of validation windows, at most one epoch", minimum=1)
-    text: str | None = option(None, "a text file whose perplexity to compute", metavar="FILE")
+    text: str | None = option(
+        None, "a text file whose perplexity to compute", metavar="FILE", is_path=True
+    )
     stride: int = option(
         0, "tokens that each window predicts; 0 for contiguous chunks of the context", minimum=0
     )

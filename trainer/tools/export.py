@@ -23,7 +23,10 @@ class ExportOptions(CheckpointOptions):
     """Settings of `trainer.tools.export`."""
 
     sign_key: str | None = option(
-        None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM"
+        None,
+        "private key (PEM, elliptic curve) that signs the folder",
+        metavar="PEM",
+        is_path=True,
     )
 
 

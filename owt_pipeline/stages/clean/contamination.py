@@ -2,8 +2,8 @@
 
 Brown et al., "Language Models are Few-Shot Learners", 2020 (appendix C): 13-grams of lower-case
 words without punctuation. Here the texts of evaluation sets are repaired as documents are, and
-ideographs are words, as in dedupe. Texts of fewer than n words cannot be found; the run prints
-how many.
+ideographs are words, as in dedupe. The strings of a record are joined. Texts of fewer than n words
+cannot be found; the run prints how many.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import functools
+import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ EvaluationSets = tuple[tuple[str, str], ...]
 
 N = 13
 """Words in an n-gram."""
+
+# Short strings of a record that are joined in pairs. A record with more is a table, and its pairs
+# would be more than its text.
+_MAX_JOINED_STRINGS = 32
 
 
 def shared_n_gram(text: str, hashes: np.ndarray, n: int = N) -> str | None:
@@ -112,12 +117,11 @@ def _read_sets(sets: EvaluationSets, options: Options) -> tuple[np.ndarray, list
             # Documents are repaired too: a ligature or an entity must not hide the text. Some are
             # left as they are, such as entities in a document with HTML in it. So the
             # n-grams of the unrepaired text count too.
-            repaired = " ".join(repair(string, options)[0] for string in strings)
-            n_grams = _n_grams(repaired)
+            repaired = [repair(string, options)[0] for string in strings]
+            n_grams = _n_grams_of_record(repaired)
             hashes.append(_hashed(n_grams))
-            unrepaired = " ".join(strings)
-            if unrepaired != repaired:
-                hashes.append(_hashed(_n_grams(unrepaired)))
+            if strings != repaired:
+                hashes.append(_hashed(_n_grams_of_record(strings)))
             num_texts += 1
             num_short += not n_grams
         sizes.append(SetSize(uri, num_texts, num_short))
@@ -207,10 +211,27 @@ def _is_of_records(values: Sequence[Any]) -> bool:
     return any(isinstance(value, dict) for value in values)
 
 
+def _n_grams_of_record(strings: Sequence[str], n: int = N) -> list[str]:
+    """Return the n-grams of a record: of its strings in a row, and of each two short ones.
+
+    A document may have a question with its second choice, which does not follow in the record. Two
+    strings are joined only if both have fewer than n words: a longer one is found by itself.
+    """
+    n_grams = _n_grams(" ".join(strings), n)
+    short_strings = [string for string in strings if 0 < len(_words(string)) < n]
+    for first, second in itertools.combinations(short_strings[:_MAX_JOINED_STRINGS], 2):
+        n_grams += _n_grams(f"{first} {second}", n)
+    return n_grams
+
+
 def _n_grams(text: str, n: int = N) -> list[str]:
-    words = words_of(unicodedata.normalize("NFC", text))
+    words = _words(text)
     num_n_grams = len(words) - n + 1
     return [" ".join(words[start : start + n]) for start in range(num_n_grams)]
+
+
+def _words(text: str) -> list[str]:
+    return words_of(unicodedata.normalize("NFC", text))
 
 
 def _hashed(n_grams: list[str]) -> np.ndarray:

@@ -57,6 +57,7 @@ class _Rules:
         "reject documents that share 13 consecutive words with one of these evaluation sets (JSON, "
         "Parquet or plain text)",
         metavar="FILE",
+        is_path=True,
         shapes_bytes=False,  # the key includes their content
     )
 

@@ -72,7 +72,7 @@ class Clean(Stage):
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 15
+    version = 16
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt run run --until clean --languages en --min_tokens 128"

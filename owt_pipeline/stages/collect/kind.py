@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from owt_pipeline.formats import lines
 from owt_pipeline.formats.batches import MAX_BATCH_BYTES
 from owt_pipeline.formats.captures import COMPLETE
+from owt_pipeline.formats.dates import UnreadDates
 from owt_pipeline.formats.file_kinds import flag_for
 from owt_pipeline.stages.collect.submissions import SUBMISSIONS, submissions
 from owt_pipeline.storage.folder import describe_source, expand_globs
@@ -134,6 +135,7 @@ class Tally:
       overlong: number of the first line that is too long to be a record; 0 if there is none.
       start: the first bytes, to guess what a file in the wrong place is.
       last_line: number of the last line that was read.
+      times: counts of the times in a table of links.
     """
 
     kind: SourceKind
@@ -149,6 +151,7 @@ class Tally:
     overlong: int = 0
     start: bytes = b""
     last_line: int = 0
+    times: UnreadDates = field(default_factory=UnreadDates)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Count rows of schema ROWS."""

@@ -8,8 +8,6 @@ becomes           a submission without an id, with a reason if it has no URL or 
 
 from __future__ import annotations
 
-import contextlib
-import email.utils
 import logging
 import math
 import re
@@ -23,6 +21,7 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import OR_DAMAGED
+from owt_pipeline.formats.dates import MISSING, UnreadDates, moment_of
 from owt_pipeline.formats.records import (
     MissingColumn,
     Record,
@@ -78,22 +77,9 @@ _DATE = re.compile(
 # milliseconds of 1976 or of a year after 2600.
 _COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)?)?", re.ASCII)
 
-# RFC 5322, with the zones that it names; feeds have such dates.
-_FEED_DATE = re.compile(
-    r"(?:[A-Z][a-z]{2}, *)?\d{1,2} [A-Z][a-z]{2} \d{4} \d\d:\d\d(?::\d\d)? "
-    r"(?:[+-]\d{4}|GMT|UTC?|Z|[ECMP][SD]T)"
-)
-
 # Seconds since 1970 stay below this until the year 5138, and milliseconds have been above it since
 # 1973. So a larger number is in milliseconds, microseconds or nanoseconds.
 _MIN_MILLISECONDS = 10**11
-
-# How programs write a missing value in a column of numbers: pandas, R, Spark, databases, people.
-_NULLS = frozenset(
-    ("", "-", "--", ".", "?", "null", "(null)", "<null>", "[null]", "#null!", "\\n", "na", "n/a",
-     "n.a.", "#n/a", "#n/a n/a", "#na", "<na>", "nan", "-nan", "nat", "none", "nil", "nul",
-     "undefined", "missing", "1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind")
-)  # fmt: skip
 
 # Some databases write this for null in a column of any type.
 _DATABASE_NULL = r"\N"
@@ -177,7 +163,7 @@ def _advice_for_fields(note: str) -> str:
 
 def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[_Row]:
     try:
-        for row in link_rows(uri, name):
+        for row in link_rows(uri, name, tally.times):
             tally.start = tally.start or (row.get("url") or "").encode()
             yield row
     except UserError as error:
@@ -188,8 +174,8 @@ def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -
         tally.broken = str(error).removeprefix(uri).strip(" ,:")
 
 
-def link_rows(path: str, name: str) -> Iterator[_Row]:
-    """Yield the rows of a table by columns of SUBMISSIONS.
+def link_rows(path: str, name: str, times: UnreadDates | None = None) -> Iterator[_Row]:
+    """Yield the rows of a table by columns of SUBMISSIONS, and count their times in `times`.
 
     Raises UserError if the file is damaged, or if it is Parquet or CSV without a column `url`.
     """
@@ -200,12 +186,13 @@ def link_rows(path: str, name: str) -> Iterator[_Row]:
     if kind == "text":
         yield from _rows_of_list(records)
         return
+    times = UnreadDates() if times is None else times
     for record in records:
         line = int(record.where.rpartition(":")[2])
         if record.fields is None:
             yield _bad_line(line, record.problem)
             continue
-        row = _row_of_fields(line, record.fields)
+        row = _row_of_fields(line, record.fields, times)
         undecodable = sorted(name for name in record.undecodable if name.lower() in _URL)
         if undecodable and row.get("reason") == str(Reason.NO_URL):
             row = _bad_line(line, f"not UTF-8 in column {', '.join(undecodable)}")
@@ -254,7 +241,7 @@ def _rows_of_list(records: Iterable[Record]) -> Iterator[_Row]:
                 yield {"line": number, "url": url}
 
 
-def _row_of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
+def _row_of_fields(line: int, fields: Mapping[str, Any], times: UnreadDates) -> _Row:
     values: dict[str, Any] = {}
     for name, field in fields.items():
         value = _plain(field)
@@ -267,11 +254,14 @@ def _row_of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
     url = first(_URL)
     if not isinstance(url, str):
         return {"line": line, "reason": str(Reason.NO_URL), "note": _note_without_url(fields)}
+    time = first(_TIME)
+    seconds = _seconds(time)
+    times.add(time, seconds is not None, f"line {line}")
     row = {
         "line": line,
         "url": url,
         "title": as_text(first(("title",))),
-        "created_utc": _seconds(first(_TIME)),
+        "created_utc": seconds,
         "score": None,
         "link_sources": _strings(first(_SOURCE)),
         "subreddits": _strings(first(("subreddits",))),
@@ -312,7 +302,7 @@ def _strings(value: Any) -> list[str] | None:
 
 def _is_missing_number(value: Any) -> bool:
     if isinstance(value, str):
-        return value.lower() in _NULLS
+        return value.lower() in MISSING
     return isinstance(value, float) and math.isnan(value)
 
 
@@ -337,12 +327,10 @@ def _seconds(value: Any) -> int | None:
         return None
     if date := _DATE.fullmatch(value):
         return _seconds_of_date(date)
-    if _FEED_DATE.fullmatch(value):
-        with contextlib.suppress(ValueError, OverflowError):
-            moment = email.utils.parsedate_to_datetime(value)
-            # UTC and Z have no zone for the parser.
-            return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
-    return None
+    moment = moment_of(value)
+    if moment is None:
+        return None
+    return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
 
 
 def _seconds_of_date(date: re.Match[str]) -> int | None:

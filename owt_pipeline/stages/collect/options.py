@@ -10,7 +10,7 @@ from schemas import option
 
 # The places of files do not shape bytes; their content does, and it is described in the manifest's
 # `sources`.
-_FILES: dict[str, Any] = {"metavar": "GLOB", "shapes_bytes": False}
+_FILES: dict[str, Any] = {"metavar": "GLOB", "shapes_bytes": False, "is_path": True}
 
 _api = partial(option, is_flag=False)
 
@@ -75,4 +75,5 @@ class Options:
         "=docs.python.org; or lists of these, one per line: files or globs",
         metavar="DOMAIN",
         shapes_bytes=False,  # the manifest's `sources` name the domains, and describe the lists
+        is_path=True,
     )

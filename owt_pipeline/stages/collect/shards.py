@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 SOURCES_STEP = "sources"
 READ_KIND = "read"
-"""Kind of the file that the first step writes for each source: its name, its number of lines, and
-its problem."""
+"""Kind of the file that the first step writes for each source: its name, its number of lines, its
+problem, and a message about times that are not understood."""
 
 
 def _sources_by_generation(run: StageRun) -> list[tuple[int, Source]]:
@@ -92,7 +92,12 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
         # The reject shows in the data that the rest of the source is missing.
         missing_rest = problem_row(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
         _send(run, generation, rows_of_batch(missing_rest, source, rules), writer)
-    read = {"name": source.name, "problem": tally.problem, "lines": tally.lines}
+    read = {
+        "name": source.name,
+        "problem": tally.problem,
+        "lines": tally.lines,
+        "times": tally.times.problem,
+    }
     writer.open_file(".json", READ_KIND).write(msgspec.json.encode(read))
 
 

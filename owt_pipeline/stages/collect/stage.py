@@ -51,8 +51,8 @@ class Collect(Stage):
     name = "collect"
     output = "urls"
     options = Options
-    version = 9
-    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
+    version = 10
+    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld", "python-dateutil")
     flags = flags_by_kind()
     steps = (
         Step(
@@ -67,8 +67,9 @@ class Collect(Stage):
     example = "owt run run --until collect --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
 
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """Return what identifies each source; raise UserError if there is none."""
-        if not (options.dumps or options.links or options.warcs or options.subreddits):
+        """Return what identifies each source; raise UserError if a new run has none."""
+        is_named = options.dumps or options.links or options.warcs or options.subreddits
+        if not is_named and not recorded:
             raise UserError(
                 "collect has nothing to read: give at least one of --dumps, --links, --warcs and "
                 "--subreddits (or the same keys in the table [collect])"
@@ -116,6 +117,10 @@ class Collect(Stage):
                 if file.kind == READ_KIND:
                     read.append(msgspec.json.decode(run.work.read(file.path)))
         for source in read:
+            # The manifest keeps the rest.
+            times = source.pop("times")
+            if times:
+                logger.warning("%s: %s", source["name"], times)
             if source["problem"] is not None:
                 logger.warning("%s: %s", source["name"], source["problem"])
             elif not source["lines"]:

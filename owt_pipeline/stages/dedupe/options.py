@@ -38,5 +38,6 @@ class Options(Comparison):
         "remove documents that repeat a text of these Parquet or JSON Lines files (field `text`), "
         "such as evaluation sets",
         metavar="FILE",
+        is_path=True,
         shapes_bytes=False,  # their content does, and is among the sources
     )

@@ -52,6 +52,7 @@ class Options:
         (),
         "take pages from WARC files: files, folders or globs, local or in a bucket",
         metavar="GLOB",
+        is_path=True,
     )  # the files' content shapes bytes, and `sources` describes it
     allow_damaged: bool = not_in_key(
         False,
@@ -107,6 +108,7 @@ class Options:
         "s3://commoncrawl/cc-index/table/cc-main/warc, the same path below "
         "https://data.commoncrawl.org/, or a copy of it",
         metavar="URI",
+        is_path=True,
     )
     cc_crawls: tuple[str, ...] = option(
         (),
@@ -118,6 +120,7 @@ class Options:
         "root of the WARC files that --cc_index refers to: a folder, s3:// or https:// (default: "
         "the parent of its folder cc-index/)",
         metavar="URI",
+        is_path=True,
     )
     cc_delay: float = not_in_key(
         0.1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from owt_pipeline.formats.dates import UnreadDates, date_of
 from owt_pipeline.formats.records import Record, field_value
 from owt_pipeline.formats.urls import BadURL, canonical_url, id_of
 from owt_pipeline.ledger.dataset import Outcome
@@ -31,13 +31,12 @@ PLACED = pa.schema(
 )
 """A row that is sent to its shard: a document, or a reject with its reason and detail."""
 
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ABSENT = object()
 _MAX_NAMES_SHOWN = 8
 
 
-def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record as a row of `PLACED`, by field.
+def place(record: Record, names: Mapping[str, str], unread_dates: UnreadDates) -> dict[str, Any]:
+    """Return the record as a row of `PLACED`, by field, and count its date in `unread_dates`.
 
     The id is the hash of the canonical URL. Without a URL it is the hash of the text. Without a URL
     and a text it is the hash of the record's place in the files. A URL that is not http or https
@@ -67,7 +66,9 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     row["text"] = text
     row["title"] = _string(fields, names["title"])
     row["author"] = _string(fields, names["author"])
-    row["date"] = _date(fields, names["date"])
+    date = _value(fields, names["date"])
+    row["date"] = _date(date)
+    unread_dates.add(date, row["date"] is not None, record.where)
     row["language"] = _string(fields, names["language"])
     return row
 
@@ -93,16 +94,15 @@ def _string(fields: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _date(fields: Mapping[str, Any], name: str) -> str | None:
-    """Return a field's date as YYYY-MM-DD; None if it does not begin with a date."""
-    value = _value(fields, name)
+def _date(value: Any) -> str | None:
+    """Return a date as YYYY-MM-DD; None for a value that is not understood."""
     # A datetime is also a date.
     if isinstance(value, datetime.date):
         return value.isoformat()[:10]
-    if not isinstance(value, str):
-        return None
-    match = _DATE.match(value)
-    return match[0] if match else None
+    # 20190131 may be a number.
+    is_written = isinstance(value, (str, int)) and not isinstance(value, bool)
+    day = date_of(str(value)) if is_written else None
+    return day.isoformat() if day is not None else None
 
 
 def _value(fields: Mapping[str, Any], name: str) -> Any:

@@ -17,6 +17,7 @@ class Options:
         "JSON Lines, Parquet, CSV or plain text, plain or compressed (.gz, .zst, .xz, .bz2): "
         "files, folders or globs",
         metavar="FILE",
+        is_path=True,
         shapes_bytes=False,  # the key includes the files' content instead of their paths
     )
     format: str = option(
@@ -29,7 +30,9 @@ class Options:
     )
     title_field: str = option("title", "field with the title")
     author_field: str = option("author", "field with the author")
-    date_field: str = option("date", "field with the date of publication (YYYY-MM-DD...)")
+    date_field: str = option(
+        "date", "field with the date of publication, such as 2019-01-31 or January 31, 2019"
+    )
     language_field: str = option("language", "field with the language (ISO 639-1)")
     split_text: str = option(
         "file",

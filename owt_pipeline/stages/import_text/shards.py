@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
+from owt_pipeline.formats.dates import UnreadDates
 from owt_pipeline.formats.records import Record, read_records
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice, read_slices
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 SEEN = pa.schema([pa.field("url_id", pa.uint64())])
 """An id that an earlier generation has."""
+
+RECORDS_STEP = "records"
+DATES_KIND = "dates"
+"""Kind of the file that the first step writes for each group of files: its `UnreadDates`."""
 
 _MAX_BATCH_CHARACTERS = 4 << 20
 _MAX_BATCH_ROWS = 1024
@@ -65,8 +71,9 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
 
     rows: list[dict[str, Any]] = []
     num_characters = 0
+    unread_dates = UnreadDates()
     for record, names in _records(groups[group], run.options):
-        rows.append(place(record, names))
+        rows.append(place(record, names, unread_dates))
         num_characters += len(rows[-1]["text"])
         if num_characters >= _MAX_BATCH_CHARACTERS or len(rows) == _MAX_BATCH_ROWS:
             send(rows)
@@ -74,6 +81,7 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
             num_characters = 0
     if rows:
         send(rows)
+    writer.open_file(".json", DATES_KIND).write(msgspec.json.encode(unread_dates))
 
 
 def _send_ids(run: StageRun, since: int, ids: np.ndarray, writer: ShardWriter) -> None:

@@ -6,13 +6,21 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.dates import UnreadDates
 from owt_pipeline.formats.records import describe_file, named_files
 from owt_pipeline.formats.splits import held_out_files
 from owt_pipeline.stages.import_text.groups import read_groups, write_groups
 from owt_pipeline.stages.import_text.options import Options
-from owt_pipeline.stages.import_text.shards import merge_shard, place_group
+from owt_pipeline.stages.import_text.shards import (
+    DATES_KIND,
+    RECORDS_STEP,
+    merge_shard,
+    place_group,
+)
 from owt_pipeline.storage.folder import find_recorded
 from schemas.manifest import ShardRecord
 
@@ -66,6 +74,16 @@ def _parts_of_groups(run: StageRun) -> range:
     return range(len(read_groups(run)) + run.plan.num_settled)
 
 
+def _unread_dates(run: StageRun) -> UnreadDates:
+    """Return the counts of dates in all files that this run has read."""
+    dates = UnreadDates()
+    for record in run.records_of_step(RECORDS_STEP):
+        for file in record.files:
+            if file.kind == DATES_KIND:
+                dates.merge(msgspec.json.decode(run.work.read(file.path), type=UnreadDates))
+    return dates
+
+
 class Import(Stage):
     """Import your own text as documents/, instead of running collect, fetch and extract. A
     document's id is the hash of its canonical URL, or of its text if it has no URL. Of several
@@ -76,9 +94,10 @@ class Import(Stage):
     inputs = ()
     output = "documents"
     options = Options
-    version = 8
+    version = 9
+    libraries = ("python-dateutil",)
     steps = (
-        Step(place_group, "records", keys=_parts_of_groups),
+        Step(place_group, RECORDS_STEP, keys=_parts_of_groups),
         Step(merge_shard),
     )
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
@@ -113,7 +132,10 @@ class Import(Stage):
         return Summary()
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
-        """Warn if no record is a document."""
+        """Warn of dates that are not understood, and if no record is a document."""
+        dates = _unread_dates(run)
+        if dates.problem:
+            logger.warning("import: field %s: %s", run.options.date_field, dates.problem)
         if not any(record.counts.left for record in records):
             logger.warning(
                 "import: imported no document; %s lists the reasons (is --text_field right?)",

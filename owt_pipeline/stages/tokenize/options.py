@@ -14,6 +14,7 @@ class Options:
     tokenizer: str = option(
         "gpt2",
         "gpt2, the path of a tokenizer.json of Hugging Face's tokenizers, or a name on their Hub",
+        is_path=True,
     )
     eot_token: str = option(
         "", "end-of-text token of the tokenizer (default: the first usual name that it has)"

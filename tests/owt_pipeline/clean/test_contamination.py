@@ -58,6 +58,45 @@ def test_documents_with_text_of_an_evaluation_set_are_rejected(tmp_path: Path, n
     assert clean_document(ENGLISH + " short one", options, sets).reason is None
 
 
+GOAL = "How do you keep a wooden boat dry?"
+SHORT_RECORDS = {
+    "choices in a list": {"goal": GOAL, "endings": ["Paint it red.", "Cover it with a waxed cloth."]},
+    "choices by number": {"goal": GOAL, "sol1": "Sink it.", "sol2": "Cover it with a waxed cloth."},
+    "choices with labels": {
+        "stem": GOAL,
+        "choices": {"label": ["A", "B"], "text": ["Sink it.", "Cover it with a waxed cloth."]},
+    },
+    "the question in the middle": {
+        "id": "q7", "split": "test", "goal": GOAL, "a": "Sink it.", "kind": "boats", "label": "1",
+        "b": "Cover it with a waxed cloth.",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHORT_RECORDS)
+def test_a_short_question_is_joined_with_each_of_its_choices(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps(SHORT_RECORDS[name]) + "\n")
+    sets = evaluation_sets((str(path),))
+    document = clean_document(f"{ENGLISH} {GOAL} Cover it with a waxed cloth.", Options(), sets)
+    assert document.reason == Reason.CONTAMINATED
+    assert document.detail == "how do you keep a wooden boat dry cover it with a waxed"
+    # Neither of them is found by itself.
+    for part in (GOAL, "Cover it with a waxed cloth.", f"{GOAL} Cover it with a sail of hemp."):
+        assert clean_document(f"{ENGLISH} {part}", Options(), sets).reason is None
+
+
+@given(st.lists(st.text("ab c", max_size=12), max_size=40), st.integers(2, 5))
+def test_the_n_grams_of_a_record_are_of_two_strings_or_of_all(strings: list[str], n: int) -> None:
+    n_grams = set(contamination._n_grams_of_record(strings, n))
+    expected = set(n_grams_of(" ".join(strings).split(), n))
+    short = [string.split() for string in strings if 0 < len(string.split()) < n][:32]
+    for number, first in enumerate(short):
+        for second in short[number + 1 :]:
+            expected.update(n_grams_of(first + second, n))
+    assert n_grams == expected
+
+
 def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
     for name in ("set.txt", "set.jsonl"):
         (tmp_path / name).write_text('["a text"]')

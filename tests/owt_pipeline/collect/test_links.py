@@ -107,6 +107,12 @@ TIMES = {
     "01 Jan 2019 13:00 +0100": NOON,
     "Tue, 32 Jan 2019 12:00:00 GMT": None,
     "Tue, 01 Jan 2019 12:00:00 CEST": None,
+    "Tue Jan 01 12:00:00 +0000 2019": NOON,
+    "Jan 1, 2019 12:00 PM": NOON,
+    "2019-1-1 12:00": NOON,
+    "1 January 2019": NOON - 12 * 3600,
+    "13/1/2019": NOON + 23 * 12 * 3600,
+    "01/02/2019": None,
     "20191301": None,
     "2019-13-01": None,
     "0001-01-01T00:00:00+09": None,
@@ -121,6 +127,18 @@ def test_a_time_of_any_precision_and_offset_is_read(tmp_path: Path, time: Any) -
     path.write_text(json.dumps({"url": "https://a.example/", "time": time}))
     (row,) = link_rows(str(path), "a")
     assert row["created_utc"] == TIMES[time]
+
+
+def test_times_that_are_not_understood_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    times = ["2019-01-01", "1546344000", "01/02/2019", "NULL", "", "noon"]
+    rows = [f"https://a.example/{number},{time}" for number, time in enumerate(times)]
+    (tmp_path / "a.csv").write_text("\n".join(["url,time", *rows, ""]))
+    run = links(tmp_path / "run", tmp_path / "a.csv")
+    warning = "a.csv: 2 of 4 dates are not understood and become null, the first is '01/02/2019' "
+    assert any(message.startswith(f"{warning}(line 4)") for message in caplog.messages)
+    assert len(run.urls) == len(times)
 
 
 @pytest.mark.parametrize(

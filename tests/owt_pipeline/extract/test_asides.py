@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -88,10 +89,11 @@ def test_other_sentences_between_paragraphs_stay(sentence: tuple[str, ...]) -> N
         "<div class=v><p>This video cannot be shown since JavaScript is disabled.</p></div>",
         "<figure><div>Για να δείτε το περιεχόμενο, αποδεχτείτε τα αρχεία.</div></figure>",
         "<div><div><b>Advertisement: the story continues below.</b></div></div>",
+        "<div><p>The content of {} is hidden by your settings.</p></div>",
     ],
 )
 def test_a_sentence_that_stands_three_times_alone_is_left_out(sentence: str) -> None:
-    html = between_paragraphs(sentence, sentence, sentence)
+    html = between_paragraphs(*map(sentence.format, ("Vimeo", "Deezer", "Vimeo")))
     assert lines_after(leave_repeated_insertions, html) == TEXTS[:8]
 
 
@@ -102,6 +104,10 @@ def test_a_sentence_that_stands_three_times_alone_is_left_out(sentence: str) -> 
         ("<p class=refrain>And the river runs on, and the river runs on.</p>",) * 3,
         ("<div><p>The board did not answer this question at all.</p></div>",) * 2,
         ("<ul><li>The board did not answer this question at all.</ul>",) * 3,
+        tuple(
+            f"<div><p>The board {answer} in all of its letters.</p></div>"
+            for answer in ("did not answer", "sent a map of the coast", "told us to wait")
+        ),
         ("<div><pre>make all install and then start it again</pre></div>",) * 3,
     ],
 )
@@ -135,6 +141,10 @@ def test_a_list_of_cookies_in_a_policy_stays() -> None:
         "<p>(Eva Moen/Valley Post)</p><p>(Tom Berg/Valley Post)</p>",
         "<p>Ảnh: Nguyễn Văn An</p><p>Ảnh: Trần Bình</p>",
         "<p>写真＝佐藤花子</p><p>写真：共同通信</p>",
+        "<div><img src=a>提供：山田太郎</div><div><img src=b>提供：川上恵</div>"
+        "<div><img src=c>提供：町史編纂室</div>",
+        "<p>Eva Moen / EFE</p><p>Tom Berg / ANP</p>",
+        "<p>Image 1: Eva Moen, CC BY 2.0</p><p>Image 2: Tom Berg, CC BY 2.0</p>",
         "<p>تصوير: أحمد علي</p><p>تصوير: سارة حسن</p>",
         "<div><img src=a>Myndir: Eva Moen</div><div><img src=b>Myndir: Tom Berg</div>"
         "<div><img src=c>Myndir: Pia Lund</div>",
@@ -196,10 +206,7 @@ def lines_without_teasers(item: str, *, is_declared: bool) -> list[str]:
     items = "".join(item.format(number) for number in range(6))
     html = f"<h1>Lamps</h1><div>{''.join(PARAGRAPHS[:8])}<div class=more>{items}</div></div>"
 
-    def leave(blocks: Sequence[Block], keep: np.ndarray) -> None:
-        leave_teasers(blocks, keep, is_declared=is_declared)
-
-    return lines_after(leave, html)
+    return lines_after(partial(leave_teasers, is_declared=is_declared, is_article=True), html)
 
 
 DATED = "<div class=t><a href=/{0}>Two boats in row {0}</a><p>They sail.</p><i>2 May 2024</i></div>"
@@ -215,6 +222,131 @@ def test_teasers_below_the_last_paragraph_are_left_out(item: str) -> None:
 def test_links_that_may_belong_to_the_text_stay() -> None:
     assert len(lines_without_teasers(PLAIN, is_declared=True)) == 9 + 12
     assert len(lines_without_teasers(DATED, is_declared=False)) == 9 + 18
+
+
+leave_declared = partial(leave_teasers, is_declared=True, is_article=True)
+
+
+@pytest.mark.parametrize(
+    "insertion",
+    [
+        "<div class=t><a href=/{0}><img src=a><b>Why row {0} has lost its boats</b></a><p>They"
+        " sail.</p></div>",
+        "<section class=t><h4><a href=/{0}>Why row {0} has lost its boats</a></h4></section>",
+        "<aside><p>More</p><p><a href=/{0}>Why row {0} has lost its boats</a></p></aside>",
+    ],
+)
+def test_teasers_between_paragraphs_are_left_out(insertion: str) -> None:
+    insertions = [insertion.format(number) for number in range(3)]
+    assert lines_after(leave_declared, between_paragraphs(*insertions)) == TEXTS[:8]
+
+
+@pytest.mark.parametrize(
+    "insertion",
+    [
+        # The name of a product.
+        "<div class=t><h3><a href=/{0}>Lamp {0}</a></h3><p>It burns for a week.</p></div>",
+        "<div class=t><a href=/{0}>The lamp for ships in row {0}</a><p>$2{0}</p></div>",
+        # A part of the text.
+        "<div class=t><p>In row {0} there <a href=/{0}>are boats</a> with lamps.</p></div>",
+        "<p><a href=/{0}>Why row {0} has lost its boats</a></p>",
+    ],
+)
+def test_other_links_between_paragraphs_stay(insertion: str) -> None:
+    insertions = [insertion.format(number) for number in range(3)]
+    assert len(lines_after(leave_declared, between_paragraphs(*insertions))) > 8
+
+
+TITLE = "<a href=/{0}>Why row {0} has lost its boats</a>"
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "<dl><dt>" + TITLE + "</dt><dd>They sail.</dd></dl>",
+        "<p>" + TITLE + "</p><p>They sail.</p>",
+        "<div class=t>" + TITLE + " <span>They sail.</span></div>",
+        "<div class=t>" + TITLE + "<small>They sail.</small></div>",
+        "<table><tr><td>" + TITLE + "<td>They sail.</table>",
+        "<ul><li>" + TITLE + "</ul>",
+    ],
+)
+def test_titles_below_an_article_are_left_out(items: str) -> None:
+    parts = "".join(map(items.format, range(6)))
+    for pair in ("</dl><dl>", "</ul><ul>", "</table><table>"):
+        parts = parts.replace(pair, "")
+    html = f"<div>{''.join(PARAGRAPHS[:8])}</div><div>{parts}</div>"
+    assert lines_after(leave_declared, html) == TEXTS[:8]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        # A list of sources.
+        "<li>Fox A. Boats and lamps. <a href=/{0}>Journal of lamps number {0}</a>, 1991.",
+        "<li>" + TITLE + " for $2{0}",
+        "<li>" + TITLE + " " + "The owners were not told. " * 12,
+    ],
+)
+def test_other_lists_below_an_article_stay(item: str) -> None:
+    items = "".join(map(item.format, range(6)))
+    html = f"<div>{''.join(PARAGRAPHS[:8])}</div><ul>{items}</ul>"
+    assert len(lines_after(leave_declared, html)) == 8 + 6
+
+
+def test_sentences_of_teasers_without_their_titles_are_left_out() -> None:
+    items = "".join(
+        f"<div class=t><h3><a href=/{number}>Two boats</a></h3><p>They sail.</p></div>"
+        for number in range(6)
+    )
+    page = f"<html><body><div>{''.join(PARAGRAPHS[:8])}</div><div>{items}</div></body></html>"
+    blocks = read_page(page).blocks
+    keep = np.array([block.text in TEXTS for block in blocks])
+    keep[-1] = True
+    keep[-3] = True
+    leave_declared(blocks, keep)
+    assert [block.text for block in np.array(blocks)[keep]] == TEXTS[:8]
+
+
+def test_cards_that_end_with_the_same_link_are_left_out() -> None:
+    card = (
+        "<div class=t><h3>Boats of row {0}</h3><p>They sail. <a href=/{0}>Read more</a></p></div>"
+    )
+    html = f"<div>{''.join(PARAGRAPHS[:8])}</div><div>{{}}</div>"
+    same = "".join(map(card.format, range(6)))
+    other = "".join(map(card.replace("Read more", "Row {0}").format, range(6)))
+    assert lines_after(leave_declared, html.format(same)) == TEXTS[:8]
+    assert len(lines_after(leave_declared, html.format(other))) == 8 + 12
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        "<div><h4>Our letter</h4><p>Each Friday, free.</p><form><input><button>Join</button></form>"
+        "</div>",
+        "<section><form><p>Each Friday, free.</p><div><button>Join</button></div></form></section>",
+        "<div><p>Accept cookies of X to see this post.</p><button>Show it</button></div>",
+        "<figure><div>Für diesen Inhalt brauchen wir Ihre Zustimmung.</div><button>OK</button>"
+        "</figure>",
+    ],
+)
+def test_boxes_with_a_button_are_left_out(box: str) -> None:
+    assert lines_after(leave_declared, between_paragraphs("", box)) == TEXTS[:8]
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        "<div><p>Press the glass on the page until it is flat.</p><button>Copy</button></div>",
+        "<div><p>"
+        + "Each Friday we send a letter. " * 20
+        + "</p><form><button>Join</button></form>"
+        "</div>",
+        "<div><p>The harbour has to accept the new boat.</p></div>",
+    ],
+)
+def test_other_boxes_stay(box: str) -> None:
+    assert len(lines_after(leave_declared, between_paragraphs("", box))) > 8
 
 
 FIRST = "".join(PARAGRAPHS[:3])
@@ -234,6 +366,7 @@ SECOND = "".join(PARAGRAPHS[3:9])
         "<p>By Bo Lund</p>{}</div>",
         "<section class=s><header><h1>One</h1><p>2 May 2024</p></header><div>{}</div></section>"
         "<section class=s><header><h1>Two</h1><p>1 May 2024</p></header><div>{}</div></section>",
+        "<main class=a><h1>One</h1>{}</main><main class=a><h1>Two</h1>{}</main>",
         "<div class=n><h1>One</h1><div itemprop=articleBody>{}</div></div>"
         "<div class=n><h1>Two</h1><div itemprop=articleBody>{}</div></div>",
         "<div class=a><article><h1>One</h1>{}</article></div><div class=more><div class=a><article>"

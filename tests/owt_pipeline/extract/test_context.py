@@ -16,7 +16,7 @@ ARTICLE = f"<div><h1>Boats</h1>{f'<p>{SENTENCE * 4}</p>' * 5}</div>"
 def after_teasers(html: str, *, is_declared: bool = False) -> str:
     blocks = read_page(f"<html><body>{html}</body></html>").blocks
     keep = np.ones(len(blocks), dtype=bool)
-    leave_teasers(blocks, keep, is_declared=is_declared)
+    leave_teasers(blocks, keep, is_declared=is_declared, is_article=is_declared)
     return " ".join(block.text for block, is_kept in zip(blocks, keep, strict=True) if is_kept)
 
 

@@ -12,7 +12,14 @@ import pytest
 
 from benchmarks.extraction_model.labelled_pages import read_labelled
 from owt_pipeline.stages.extract.content.features import PageView, view
-from owt_pipeline.stages.extract.content.main_content import FAVORS, Cut, _choose, main_content
+from owt_pipeline.stages.extract.content.main_content import (
+    FAVORS,
+    Cut,
+    _choose,
+    _keep_headings,
+    _keep_lead,
+    main_content,
+)
 from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
 from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.content.page_kind import read_page_kind
@@ -112,6 +119,94 @@ def test_the_lower_cut_holds_where_the_higher_loses_a_third() -> None:
     page = page_of(P * 3)
     assert _choose(page, np.array([0.9, 0.45, 0.45]), CUT, 1.0).all()
     assert _choose(page, np.array([0.9, 0.9, 0.3]), CUT, 1.0).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("heading", "p", "is_kept"),
+    [
+        ("<h2>Conclusion</h2>", 0.3, True),
+        ("<h4>Abschließende Gedanken</h4>", 0.3, True),
+        ("<h3>Read <a href=/a>on</a> in the next chapter</h3>", 0.3, True),
+        ("<h2>Conclusion</h2>", 0.1, False),
+        ("<h2><a href=/more>More articles</a></h2>", 0.3, False),
+        ("<p>Share this</p>", 0.3, False),
+    ],
+)
+def test_a_heading_between_kept_paragraphs_is_kept(heading: str, p: float, is_kept: bool) -> None:
+    page = page_of(P + heading + P)
+    keep = np.array([True, False, True])
+    _keep_headings(page, np.array([0.9, p, 0.9]), CUT, keep)
+    assert keep[1] == is_kept
+
+
+@pytest.mark.parametrize("neighbours", [(True, False), (False, True), (False, False)])
+def test_a_heading_of_a_part_that_is_left_out_stays_out(neighbours: tuple[bool, bool]) -> None:
+    page = page_of(f"{P}<h2>More articles</h2>{P}")
+    keep = np.array([neighbours[0], False, neighbours[1]])
+    _keep_headings(page, np.full(3, 0.3), CUT, keep)
+    assert not keep[1]
+
+
+LEAD = "The keepers of the northern cape burned a lamp every night, and nobody counted the oil."
+
+
+def keeps_lead(html: str, lead: str = LEAD, p: float = 0.3) -> bool:
+    """Return whether a lead with this probability is kept before paragraphs that are kept."""
+    blocks = read_page(f"<html><body>{html}{P * 4}</body></html>").blocks
+    is_lead = np.array([block.text == lead for block in blocks])
+    keep = np.array([block.chars > 200 for block in blocks])
+    _keep_lead(blocks, np.where(is_lead, p, 0.1), CUT, keep)
+    assert is_lead.sum() == 1
+    return bool(keep[is_lead][0])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<header><h1>The lamp</h1><p class=lead>{}</p></header>",
+        "<h1>The lamp</h1><div>Ada Bruun</div><div><div><p>{}</p></div></div>",
+        "<section><div><h1>The lamp</h1></div></section><p>2 May 2024</p><div><p>{}</p></div>",
+        "<h1>Cape news</h1><h1>The lamp</h1><p>{}</p><ul><li>Share<li>Print</ul>",
+    ],
+)
+@pytest.mark.parametrize(
+    "lead",
+    [
+        LEAD,
+        "Wer hat das Öl der Lampe bezahlt, die jede Nacht am nördlichen Kap brannte und nie ausging?",
+        "« Les gardiens du cap nord allumaient une lampe chaque nuit, et personne ne comptait l’huile »",
+    ],
+)
+def test_the_lead_below_the_title_is_kept(header: str, lead: str) -> None:
+    assert keeps_lead(header.format(lead), lead)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<h1>The lamp</h1><div>{}</div>",
+        "<h1>The lamp</h1><ul><li>{}</ul>",
+        "<h1>The lamp</h1><img src=a.png><p>{}</p>",
+        "<p>{}</p><h1>The lamp</h1>",
+        "<h2>The lamp</h2><p>{}</p>",
+        "<h1>The lamp</h1><p>{}</p><p>Another teaser says that the ships of the cape were painted "
+        "in green and in white.</p>",
+    ],
+)
+def test_other_text_below_the_title_is_no_lead(header: str) -> None:
+    assert not keeps_lead(header.format(LEAD))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Photograph of the lamp at the northern cape by the society of the keepers of the lamps 1988",
+        "An improbable sentence, in the view of the model, is not the lead of this article.",
+    ],
+)
+def test_a_lead_is_a_probable_sentence(line: str) -> None:
+    header = f"<h1>The lamp</h1><p>{line}</p>"
+    assert not keeps_lead(header, line, p=0.1 if line.endswith(".") else 0.3)
 
 
 def test_hidden_text_does_not_decide_on_the_cut() -> None:

@@ -98,6 +98,16 @@ def test_hostile_tables_stay_small() -> None:
         "<div onclick='toggle(`d`)'>More</div><div><p id=d style='display:none'>Two.</p></div>",
         "<h3 onclick='this.nextElementSibling.hidden = 0'>More</h3><div hidden>Two.</div>",
         "<div><b onclick='$(this).parent().next().show()'>More</b></div><div hidden>Two.</div>",
+        "<a href=\"javascript:toggle('e')\">More</a><div id=e hidden>Two.</div>",
+        "<a data-toggle='#f'>More</a><div id=f hidden>Two.</div>",
+        "<button uk-toggle='target: #g'>More</button><div id=g hidden>Two.</div>",
+        "<b data-tab=h>More</b><div id=h hidden>Two.</div>",
+        "<button class=accordion>More</button><div hidden>Two.</div>",
+        "<div class=faq><p>More</p><div><div hidden>Two.</div></div></div>",
+        "<table class=mw-collapsible><tr><td>More<tr style='display:none'><td>Two.</table>",
+        "<p>More</p><div x-show=open style='display:none'>Two.</div>",
+        "<p>More</p><div v-show=open style='display:none'>Two.</div>",
+        "<input type=checkbox id=i><label for=i>More</label><div style='display:none'>Two.</div>",
     ],
 )
 def test_text_that_a_control_opens_is_not_hidden(html: str) -> None:
@@ -113,6 +123,14 @@ def test_text_that_a_control_opens_is_not_hidden(html: str) -> None:
         "<p onclick='this.nextElementSibling.play()'>Play</p><video></video><p>1</p><i></i>"
         "<section><div hidden>Two.</div></section>",
         "<a onclick='count()'>More</a><div id=count2 hidden>Two.</div>",
+        "<a href=\"javascript:openPopup('a')\">Join</a><div id=a hidden>Two.</div>",
+        "<a href='#a' rel='modal:open'>Join</a><div id=a hidden>Two.</div>",
+        "<nav class=nav-accordion><p>1</p><div hidden>Two.</div></nav>",
+        "<div class=accordion><p>1</p><div class=login hidden>Two.</div></div>",
+        "<p>1</p><div x-show=menuOpen style='display:none'>Two.</div>",
+        "<p>1</p><div v-show=open class=cookie-bar style='display:none'>Two.</div>",
+        "<input type=checkbox id=a><label for=a>1</label><div class=modal hidden>Two.</div>",
+        "<input type=checkbox><p>1</p><div hidden>Two.</div>",
     ],
 )
 def test_text_that_no_control_opens_stays_hidden(html: str) -> None:
@@ -155,6 +173,11 @@ REPLY = "We have waited for the new boat for years."
         "<div class=k><div>Lee · 3d</div><div>{}</div></div>",
         "<div class=k><h4>Lee</h4><small>01.03.2024, 12:30</small><p>{}</p></div>",
         "<div class=k><div><b>Lee</b> {}</div><div><a href=/r>Reply</a> <i>3h ago</i></div></div>",
+        "<div class=k><b>Lee</b><i>3 days ago</i><p>{}</p></div>",
+        "<div class=k><b>Lee</b><p>{}</p><div>3h ago<button>Like</button><button>Reply</button>"
+        "</div></div>",
+        "<div class=k><p>Lee said</p><p>{}</p><small>May 2, 2024 at 12:30</small></div>",
+        "<dl class=k><dt>1 : Lee : 2024/05/02 12:30:00<dd>{}</dl>",
         "<dl><dt><a href=/u>Lee</a> said...<dd>{}<dd class=foot><a href=/c>1 May 2024, 12:30</a></dl>",
     ],
 )
@@ -162,6 +185,15 @@ def test_readers_comments_are_known_by_their_structure(item: str) -> None:
     items = "".join(item.replace("{}", REPLY) for _ in range(4)).replace("</dl><dl>", "")
     found = comments_in(f"{ARTICLE}<section>{items}</section></main>")
     assert len([text for text in found if text.endswith(REPLY)]) == 4
+
+
+def test_rows_with_a_name_a_day_and_a_clock_are_comments() -> None:
+    row = "<tr><td>Lee<br>{}</td><td>" + REPLY + "</td></tr>"
+    page = f"<main><p>{SENTENCE * 12}</p><table>{{}}</table></main>"
+    assert len(comments_in(page.format(row.format("1 May 2024, 12:30") * 3))) == 3
+    # A timetable, and one in which a single row has a day.
+    assert comments_in(page.format(row.format("12:30") * 3)) == []
+    assert comments_in(page.format(row.format("1 May 2024, 12:30") + row.format("") * 3)) == []
 
 
 def test_a_short_comment_among_others_is_one() -> None:
@@ -198,6 +230,9 @@ def test_other_parts_side_by_side_are_not_comments(item: str) -> None:
         "<div class=exercise><h4>Squats</h4><p>30 seconds</p><p>{}</p></div>",
         "<div class=board><ul><li>Range: 40 km | 25 miles<li>Weight: 27 lbs</ul><p>{}</p></div>",
         "<div class=entry><p>{}</p><p>30 seconds</p></div>",
+        "<div class=entry><b>May 2024</b><p>{}</p></div>",
+        "<div class=entry><b>2. Mai 2024</b><p>{}</p></div>",
+        "<div class=entry><h4>Day 2</h4><p>Start at 9:30</p><p>{}</p></div>",
         "<dl><dt>The Gale of the north</dt><dd>{}</dd></dl>",
     ],
 )

@@ -101,6 +101,22 @@ def test_json_lines_are_imported_plain_or_compressed(
     }
 
 
+def test_dates_that_are_not_understood_are_counted(tmp_path: Path) -> None:
+    dates = ["2019-01-31", "Jan 31, 2019", 20190131, "01/02/2019", None, "n/a", "Jan 2019", 43496]
+    for name, part in (("a", dates[:4]), ("b", dates[4:])):
+        records = [json.dumps({"text": f"text {date}", "day": date}) for date in part]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(records))
+    words = ("import", tmp_path / "run", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    printed = ask_owt(*words, "--date_field", "day")
+    assert "import: field day: 3 of 6 dates are not understood and become null" in printed
+    assert "the first is '01/02/2019' (a.jsonl:4); understood are 2019-01-31, " in printed
+    found = {row["text"]: row["date"] for row in documents(tmp_path / "run")}
+    read = {f"text {date}": "2019-01-31" for date in dates[:3]}
+    assert found == {f"text {date}": None for date in dates} | read
+    # A finished import is not read again.
+    assert "not understood" not in ask_owt(*words)
+
+
 def test_every_record_is_imported_or_rejected_with_its_place(tmp_path: Path) -> None:
     """records.txt has the outcome of each record of records/.
 

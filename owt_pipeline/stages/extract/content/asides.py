@@ -53,6 +53,10 @@ _NUM_SAME_CHARS = 10
 _MAX_CANDIDATES = 200
 # A sentence that stands alone this often is a placeholder, in any language and any article.
 _MIN_REPEATS = 3
+# Of two such sentences that differ in the name of a service: characters of one, and words that
+# only one of the two has.
+_MAX_CHARS_WITH_NAME = 150
+_MAX_OTHER_WORDS = 4
 # Compared with the words of prose. A policy on cookies has more.
 _MAX_PLACEHOLDER_SHARE = 0.4
 _NO_PLACEHOLDER_FORMS = _NO_LINE_FORMS | {ITEM}
@@ -61,19 +65,24 @@ _NO_PLACEHOLDER_FORMS = _NO_LINE_FORMS | {ITEM}
 _CREDIT = re.compile(
     r"\W*(?:(?:photo|foto|image|picture|pictures|pic|bild|bilder|bildquelle|bildnachweis|kuva|kép"
     r"|fotó|zdjęcie|fot|imagen|imagem|immagine|credit|crédit|courtesy|ảnh|фото|φωτο|تصوير|صورة|צילום"
-    r"|사진|写真|照片|图片|圖片)\w{0,8}"
-    r"(?: (?:credits?|photos?|source|courtesy|rights))?\s*(?:[:：＝=©/–—-]|\.|\bby\b|\bof\b)"
-    r"|©|\(c\)|\([^()]+/[^()]+\)$)",
+    r"|사진|写真|撮影|照片|图片|圖片)\w{0,8}"
+    r"(?: (?:credits?|photos?|source|courtesy|rights))?\s*"
+    r"(?:[:：＝=©/–—-]|\.|\bby\b|\bof\b)"
+    r"|[^\n]{0,80}\bCC[ -]BY\b|©|\(c\)|\([^()]+/[^()]+\)$)",
     re.IGNORECASE,
 )
 _AGENCIES = (
     *("getty images", "/getty", "via getty", "reuters", "/afp", "/ap", "/dpa", "/epa", "/imago"),
     *("ap photo", "shutterstock", "istock", "alamy", "unsplash", "press association", "xinhua"),
 )
+# A name with an agency that is not in the list, as in `Ada Fox / EFE`.
+_NAME_OF_AGENCY = re.compile(r"\W*[^\W\d_]+(?: [^\W\d_.]+\.?){1,3} ?/ ?[A-Z]{2,8}\W*")
 _LABELLED_NAME = re.compile(r"(\w[\w ]{0,20}?) ?[:：] ?(\S.*)")
 _WORD = re.compile(r"[^\W\d_]+")
 _MAX_CREDIT_CHARS = 100
 _MAX_CREDIT_WORDS = 12
+# A name in a script without capitals, like Japanese, has at most so many characters.
+_MAX_NAME_CHARS_WITHOUT_CASE = 8
 # Lines with credits are known by words from two on; lines after images that have the same label
 # and only names, from three on.
 _MIN_CREDITS = 2
@@ -83,13 +92,17 @@ _MIN_LABELLED = 3
 # newsletters have `See: …` and galleries `Artist: …` as a part of the text.
 _LABELS = frozenset(
     """
+    more on this subject|more on this topic
     see also|also see|read also|also read|read more|read next|read this|related|related story
     related stories|related article
     related articles|related coverage|more on this|more on this story
     recommended|don't miss|don’t miss|you may also like|you might also like|further reading
+    passend dazu|zum thema
     siehe auch|lesen sie auch|lesen sie mehr|lies auch|mehr zum thema|auch interessant|mehr dazu
     weiterlesen|lire aussi|à lire aussi|a lire aussi|lire également|à lire également|voir aussi
-    à lire|lea también|lee también|leer también|lea además|ver también|lea más
+    à lire
+    relacionado|relacionada|nota relacionada
+    lea también|lee también|leer también|lea además|ver también|lea más
     te puede interesar|también te puede interesar|le puede interesar|leia também|veja também
     leia mais|saiba mais
     leggi anche|vedi anche|guarda anche|leggi pure|lees ook|zie ook|lees meer|bekijk ook
@@ -98,7 +111,9 @@ _LABELS = frozenset(
     zobacz także|zobacz również|przeczytaj też|przeczytaj także|čtěte také|přečtěte si také
     přečtěte si|viz také|čítajte aj|olvassa el|olvasd el|olvassa el ezt is|lásd még
     ezt is olvassa el|ezt is olvasd el|ezt olvasta már|olvasta már
-    kapcsolódó|ayrıca okuyun|ayrıca bakınız|bunu da okuyun|citește și|citeşte şi|vezi și
+    kapcsolódó|kapcsolódó cikk|kapcsolódó cikkünk|kapcsolódó cikkeink
+    ayrıca okuyun|ayrıca bakınız|bunu da okuyun|citește și|citeşte şi|vezi și
+    по теме|материалы по теме
     читайте также|смотрите также|см. также|читать также|читайте ещё|читайте також|читайте теж
     прочетете още|διαβάστε επίσης|δείτε επίσης|pročitajte i|pročitaj i|pročitajte još|preberite tudi
     baca juga|lihat juga|xem thêm|đọc thêm|关联阅读|延伸阅读|相关阅读|相关报道|延伸閱讀|相關閱讀
@@ -180,7 +195,7 @@ def _consent_sentences(blocks: Sequence[Block], kept_indexes: Sequence[int]) -> 
     for index in sized:
         text = blocks[index].text
         is_repeated = starts[text[:_NUM_SAME_CHARS]] > 1 or ends[text[-_NUM_SAME_CHARS:]] > 1
-        if is_repeated and _asks_for_consent(blocks[index]):
+        if is_repeated and asks_for_consent(blocks[index]):
             candidates.append(index)
     return candidates
 
@@ -194,7 +209,7 @@ def _find_repeated(
     """
     article_keys = set()
     for index in _kept(keep):
-        if is_prose(blocks[index]) and not _asks_for_consent(blocks[index]):
+        if is_prose(blocks[index]) and not asks_for_consent(blocks[index]):
             article_keys.add(key_of(blocks[index].container))
     texts = [blocks[index].text.lower() for index in candidates]
     word_sets = [frozenset(text.split()) for text in texts]
@@ -216,25 +231,40 @@ def _find_repeated(
 def leave_repeated_insertions(blocks: Sequence[Block], keep: np.ndarray) -> None:
     """Clear `keep` of a sentence that stands between paragraphs three times or more.
 
-    Each time it is in an element of its own within the article, in any language. A refrain is a
+    It may name another service each time, as in `Content of X is hidden by your settings`. Each
+    time it is in an element of its own within the article, in any language. A refrain is a
     paragraph like all others, and the sentence of a list belongs to an item.
     """
     kept_indexes = _kept(keep)
-    indexes_by_text: dict[str, list[int]] = {}
+    indexes_by_ends: dict[tuple[str, str], list[int]] = {}
     for index in kept_indexes:
         block = blocks[index]
         is_sized = _MIN_PLACEHOLDER_CHARS <= block.chars <= _MAX_PLACEHOLDER_CHARS
         if is_sized and block.form not in _NO_PLACEHOLDER_FORMS:
-            indexes_by_text.setdefault(block.text, []).append(index)
-    repeats = [indexes for indexes in indexes_by_text.values() if len(indexes) >= _MIN_REPEATS]
+            ends = block.text[:_NUM_SAME_CHARS], block.text[-_NUM_SAME_CHARS:]
+            indexes_by_ends.setdefault(ends, []).append(index)
+    repeats = [indexes for indexes in indexes_by_ends.values() if len(indexes) >= _MIN_REPEATS]
     element = article_of([blocks[index] for index in kept_indexes]) if repeats else None
     if element is None:
         return
     article = element[0]
     for indexes in repeats:
         containers = [blocks[index].container for index in indexes]
-        if all(map(partial(_is_wrapped_in, article), containers)):
+        if not all(map(partial(_is_wrapped_in, article), containers)):
+            continue
+        first = blocks[indexes[0]].text
+        if all(_differ_in_name(first, blocks[index].text) for index in indexes):
             keep[indexes] = False
+
+
+def _differ_in_name(text: str, other: str) -> bool:
+    """Return whether two sentences are equal, or differ only in words with a capital letter."""
+    if text == other:
+        return True
+    different = set(text.split()) ^ set(other.split())
+    if len(text) > _MAX_CHARS_WITH_NAME or len(different) > _MAX_OTHER_WORDS:
+        return False
+    return all(word[0].isupper() for word in different)
 
 
 def _is_wrapped_in(article: Container, container: Container) -> bool:
@@ -246,7 +276,8 @@ def _are_similar(words: frozenset[str], others: frozenset[str]) -> bool:
     return len(words & others) >= _MIN_WORDS_IN_COMMON * max(len(words), len(others))
 
 
-def _asks_for_consent(block: Block) -> bool:
+def asks_for_consent(block: Block) -> bool:
+    """Return whether a block has a sentence with words for consent, external content or cookies."""
     if not _MIN_PLACEHOLDER_CHARS <= block.chars <= _MAX_PLACEHOLDER_CHARS:
         return False
     if block.form in _NO_PLACEHOLDER_FORMS:
@@ -280,7 +311,8 @@ def _runs(indexes: Sequence[int], values: Sequence[object]) -> Iterator[list[int
 def _is_credit(block: Block) -> bool:
     if not _is_credit_sized(block):
         return False
-    return _CREDIT.match(block.text) is not None or _is_of_agency(block.text)
+    text = block.text
+    return bool(_CREDIT.match(text) or _NAME_OF_AGENCY.fullmatch(text)) or _is_of_agency(text)
 
 
 def _is_of_agency(text: str) -> bool:
@@ -304,7 +336,8 @@ def _label_of_name(block: Block) -> str | None:
     label, names = match.groups()
     words = _WORD.findall(names)
     is_named = len(words) > 1 and all(word[0].isupper() for word in words)
-    if not is_named:
+    is_short = len(names) <= _MAX_NAME_CHARS_WITHOUT_CASE and not names[:1].isascii()
+    if not is_named and not (is_short and names.lower() == names.upper()):
         return None
     return label.lower()
 

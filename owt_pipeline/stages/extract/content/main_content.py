@@ -11,8 +11,10 @@ Further rules:
 - Prose in surroundings named as a banner, a sidebar or related articles, and a row of nothing but
   links, have a lower probability than by the model, if the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
-- Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept
-  once.
+- A heading between two kept blocks needs a lower probability.
+- The lead between the title of an article and its first paragraph needs a lower probability.
+- Text that a part of the page repeats is kept once: `repeats`.
+- Of a series of questions and answers that is probable as a whole, nothing is left out: `answers`.
 - Readers' comments are left out if there is an article, unless the page is one of a forum.
 - Teasers of other pages, and insertions in an article, are left out, and questions stay before
   their answers: `teasers`, `asides`, `questions`.
@@ -25,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from owt_pipeline.stages.extract.content.answers import keep_answers
 from owt_pipeline.stages.extract.content.article import article_of
 from owt_pipeline.stages.extract.content.asides import leave_asides
 from owt_pipeline.stages.extract.content.features import PageView, view
@@ -32,14 +35,14 @@ from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.content.notices import leave_notices
 from owt_pipeline.stages.extract.content.page_kind import PageKind
 from owt_pipeline.stages.extract.content.questions import keep_questions
+from owt_pipeline.stages.extract.content.repeats import without_repeats
 from owt_pipeline.stages.extract.content.teasers import leave_teasers
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
     ITEM,
-    PREFORMATTED,
+    PARAGRAPH,
     ROW,
     Block,
-    Container,
     is_prose,
     num_words,
 )
@@ -50,13 +53,6 @@ _LESS_FOR_ROW_OF_LINKS = 0.4
 # A block with this many links is a row of links if they make up this share of its text.
 _MIN_LINKS_OF_ROW = 5
 _MIN_LINKED_SHARE_OF_ROW = 0.85
-# A shorter text may occur twice.
-_MIN_REPEATED_CHARS = 30
-# A block consists of others if it is long, also as a share of the page, and they make up this share
-# of it.
-_MIN_JOINED_CHARS = 300
-_MIN_SHARE_OF_PAGE = 0.15
-_MIN_JOINED_SHARE = 0.9
 # With fewer words, the text without its comments is not an article.
 _MIN_ARTICLE_WORDS = 150
 # Words of other text per word of comments. With more, the comments are few.
@@ -69,6 +65,13 @@ _INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u200e\u200f\u2060\ufeff \n"
 _MAX_INVISIBLE_CHARS = 10
 # Visible words per hidden word. With fewer, a script is expected to show the hidden text.
 _MIN_VISIBLE_WORDS = 0.7
+# A heading between two kept blocks is kept from this share of the lower cut on.
+_MIN_HEADING_SHARE = 0.6
+_MAX_LINKED_SHARE = 0.5
+# The lead of an article is kept from this share of the lower cut on.
+_MIN_LEAD_SHARE = 0.5
+_MAX_LEAD_CHARS = 400
+_SENTENCE_ENDS = tuple('.!?…。！？؟"”»“')
 MAX_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
 # If the higher cut keeps a smaller share of the words that the lower cut keeps, the lower cut
@@ -115,16 +118,22 @@ def main_content(
     p, article = model.judge(page)
     p = np.maximum(p - _less_for_surroundings(page, blocks), 0)
     keep = _choose(page, _mean_of_tables_and_lists(page, p), cut, article)
+    _keep_headings(page, p, cut, keep)
+    is_article = kind.is_article or article >= _MIN_ARTICLE_PROBABILITY
+    if kind.is_article:
+        _keep_lead(blocks, p, cut, keep)
+    if is_article:
+        keep_answers(blocks, p, cut.lower, keep)
     if comments:
         keep |= page.in_comments & page.counts.prose
     elif not kind.is_forum:
         _leave_comments(page, blocks, kind, keep)
-    leave_teasers(blocks, keep, is_declared=kind.is_article)
-    leave_asides(blocks, keep, is_article=kind.is_article or article >= _MIN_ARTICLE_PROBABILITY)
+    leave_teasers(blocks, keep, is_declared=kind.is_article, is_article=is_article)
+    leave_asides(blocks, keep, is_article=is_article)
     leave_notices(blocks, keep)
     keep_questions(blocks, keep)
     kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]
-    kept = [block for block in _without_repeats(kept) if _is_visible(block)]
+    kept = [block for block in without_repeats(kept) if _is_visible(block)]
     if any(block.form != HEADING for block in kept):
         # A heading at the end heads nothing.
         while kept[-1].form == HEADING:
@@ -155,6 +164,43 @@ def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarr
     return at_cut
 
 
+def _keep_headings(page: PageView, p: np.ndarray, cut: Cut, keep: np.ndarray) -> None:
+    """Set `keep` of headings between two blocks that are kept, such as `Conclusion`.
+
+    A heading is short, and its words may be those of a menu, so the model is less sure of it.
+    """
+    counts = page.counts
+    is_heading = (counts.form == HEADING) & (counts.links <= _MAX_LINKED_SHARE * counts.chars)
+    is_between = np.zeros_like(keep)
+    is_between[1:-1] = keep[:-2] & keep[2:]
+    keep |= is_between & is_heading & (p >= _MIN_HEADING_SHARE * cut.lower)
+
+
+def _keep_lead(blocks: Sequence[Block], p: np.ndarray, cut: Cut, keep: np.ndarray) -> None:
+    """Set `keep` of the lead between the title of an article and its first paragraph.
+
+    It is often in the element of the title, so the model is less sure of it. A lead is the only
+    prose there. It is a paragraph that ends a sentence and has no link and no image before it, so
+    it is neither a byline nor a caption.
+    """
+    first = next((i for i in np.flatnonzero(keep).tolist() if is_prose(blocks[i])), 0)
+    leads = []
+    for index in range(first - 1, -1, -1):
+        if blocks[index].container.tag == "h1":
+            break
+        if is_prose(blocks[index]):
+            leads.append(index)
+    else:
+        return
+    if len(leads) != 1:
+        return
+    lead = blocks[leads[0]]
+    if lead.form != PARAGRAPH or lead.links or lead.images or lead.chars > _MAX_LEAD_CHARS:
+        return
+    if lead.text.endswith(_SENTENCE_ENDS) and p[leads[0]] >= _MIN_LEAD_SHARE * cut.lower:
+        keep[leads[0]] = True
+
+
 def _less_for_surroundings(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
     """Return the number to subtract from the probability of each block.
 
@@ -176,59 +222,6 @@ def _less_for_surroundings(page: PageView, blocks: Sequence[Block]) -> np.ndarra
         _LESS_IN_CHROME * is_in_chrome, _LESS_FOR_ROW_OF_LINKS * is_row
     )
     return less
-
-
-def _without_repeats(kept: Sequence[Block]) -> list[Block]:
-    """Return blocks without text that an earlier block has in another part of the page.
-
-    Within one part, lines of a poem may repeat.
-    """
-    parts_by_text: dict[str, set[Container]] = {}
-    firsts = []
-    for block in kept:
-        if block.chars >= _MIN_REPEATED_CHARS and block.form not in (ROW, PREFORMATTED):
-            part = _part_of(block)
-            parts = parts_by_text.setdefault(_plain(block), set())
-            if parts and part not in parts:
-                continue
-            parts.add(part)
-        firsts.append(block)
-    return _without_joined(firsts)
-
-
-def _part_of(block: Block) -> Container:
-    """Return the part of the page that a block is in: two levels up, within the article."""
-    part = block.container
-    for _ in range(2):
-        if part.parent is not None and "articleBody" not in part.names:
-            part = part.parent
-    return part
-
-
-def _without_joined(kept: list[Block]) -> list[Block]:
-    """Return blocks without those that consist of others, as if a page repeats its article."""
-    chars = sum(block.chars for block in kept)
-    min_chars = max(_MIN_JOINED_CHARS, _MIN_SHARE_OF_PAGE * chars)
-    long_blocks = []
-    for block in kept:
-        if block.chars >= min_chars and block.form not in (ROW, PREFORMATTED):
-            long_blocks.append(block)
-    texts = [_plain(block) for block in kept] if long_blocks else []
-    for block in long_blocks:
-        joined = _plain(block)
-        parts = set()
-        for text in texts:
-            if _MIN_REPEATED_CHARS <= len(text) < len(joined) and text in joined:
-                parts.add(text)
-        if len(parts) > 1 and sum(map(len, parts)) >= _MIN_JOINED_SHARE * len(joined):
-            kept = [other for other in kept if other is not block]
-    return kept
-
-
-def _plain(block: Block) -> str:
-    """Return a block's text in lower case and in one line."""
-    text = block.text.lower()
-    return " ".join(text.split()) if block.marked is not None or "\n" in text else text
 
 
 def _mean_of_tables_and_lists(page: PageView, p: np.ndarray) -> np.ndarray:

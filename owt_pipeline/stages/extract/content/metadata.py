@@ -20,7 +20,11 @@ from typing import Any
 
 import orjson
 
-from owt_pipeline.stages.extract.content.bylines import name_in_byline, name_of_person
+from owt_pipeline.stages.extract.content.bylines import (
+    is_script_value,
+    name_in_byline,
+    name_of_person,
+)
 from owt_pipeline.stages.extract.html.blocks import Container
 from owt_pipeline.stages.extract.html.marks import BylineCandidate, ParsedPage
 from owt_pipeline.stages.extract.html.names import COMMENT, NAMES
@@ -90,7 +94,9 @@ class Head:
         if isinstance(value, dict):
             return self.name_of(value.get("name")) or self.names.get(str(value.get("@id")))
         if isinstance(value, list):
-            names = [name for name in map(self.name_of, value) if name]
+            names = [
+                name for name in map(self.name_of, value) if name and not is_script_value(name)
+            ]
             return ", ".join(dict.fromkeys(names)) or None
         return None
 
@@ -191,12 +197,18 @@ def _title(page: ParsedPage, head: Head, site: str | None) -> str | None:
     """
     headlines = [head.name_of(node.get("headline")) for node in head.nodes]
     declared = [page.title, page.metas.get("og:title"), *headlines]
-    titles = [title for title in map(_short, declared) if title]
+    titles = []
+    for title in map(_short, declared):
+        if title and not title.startswith("[object "):
+            titles.append(title)
     sites = {"", _words(site or "")}
     headings = []
     for text in map(_short, page.headings):
         if text and _words(text) not in sites:
             headings.append(text)
+    if any(not _is_undefined(text) for text in titles + headings):
+        titles = [title for title in titles if not _is_undefined(title)]
+        headings = [text for text in headings if not _is_undefined(text)]
     # Where each heading begins in each title; -1 if it does not occur in it.
     starts = {text: [_words(title).find(_words(text)) for title in titles] for text in headings}
     in_titles = [text for text in headings if max(starts[text], default=-1) >= 0]
@@ -212,12 +224,17 @@ def _title(page: ParsedPage, head: Head, site: str | None) -> str | None:
     return _SEPARATOR.split(titles[0])[0] or titles[0]
 
 
+def _is_undefined(title: str) -> bool:
+    """Return whether a script or a template has written a title, or its first part."""
+    return is_script_value(_SEPARATOR.split(title)[0])
+
+
 def _author(page: ParsedPage, head: Head) -> str | None:
     """Return the name of the author; None if the page does not have it."""
     declared = [page.metas.get(key) for key in NAMES["meta author"]]
     declared += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
-    for text in declared:
-        if name := name_of_person(_short(text) or ""):
+    for text in map(_short, declared):
+        if text and (name := name_of_person(text)):
             return name
     title = _title_container(page)
     for element in page.marked:
@@ -371,7 +388,9 @@ def _is_statement(link: BylineCandidate) -> bool:
 
 def _named(text: Any) -> str | None:
     """Return the licence with this URL or name; None if it is not a licence."""
-    text = " ".join(text.split()) if isinstance(text, str) else ""
+    if not isinstance(text, str):
+        return None
+    text = " ".join(text.split())
     if match := _CREATIVE_COMMONS.search(text):
         kind, version, country, public, public_version = match.groups()
         if public:

@@ -5,8 +5,8 @@
 They are elements of one kind, each with a title of its own. The first one is never left out.
 
 - On a list of complete articles, the first title is a link to its page: all of them stay.
-- Elements of another kind than `<article>`, and articles of two kinds, may be parts of one text.
-  They are further articles if each has a date, a byline or an `articleBody`.
+- Elements of other kinds than `<article>` and `<main>`, and articles of two kinds, may be parts of
+  one text. They are further articles if each has a date, a byline or an `articleBody`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from owt_pipeline.stages.extract.html.names import MARKED
 # Hostile pages have thousands of titles, and of containers around one.
 _MAX_TITLES = 20
 _MAX_DEPTH = 30
+# Of a further article that is an `<article>` with a date or a byline, the page may have only the
+# first paragraphs.
+_MIN_SIGNED_WORDS = 40
 _MAX_LINES_BEFORE_TEXT = 6
 _MAX_LINE_CHARS = 60
 _DATE = re.compile(r"\b(?:19|20)\d\d\b|\b\d{1,2}[:h]\d\d\b")
 _BYLINE = re.compile(r"(?:by|von|par|por|di|av|af|door)\b:? \S", re.IGNORECASE)
+_TAGS_OF_STORIES = ("article", "main")
 # Titles themselves.
 _TAGS_OF_TITLES = frozenset(("h1", "h2", "header", "hgroup"))
 
@@ -46,12 +50,14 @@ def leave_next_articles(blocks: Sequence[Block], keep: np.ndarray) -> None:
             continue
         first, other = (_indexes_in(story, blocks) for story in pair)
         has_sure_kind = _are_articles(*pair) and first_title.container.tag == "h1"
-        if not has_sure_kind and not (_is_signed(blocks, first) and _is_signed(blocks, other)):
+        are_signed = _is_signed(blocks, first) and _is_signed(blocks, other)
+        if not has_sure_kind and not are_signed:
             continue
         # Without a text, the first title heads a banner, and the article is below it.
         if not _num_words_kept(blocks, keep, first):
             return
-        if _num_words_kept(blocks, keep, other) >= MIN_ARTICLE_WORDS:
+        min_words = _MIN_SIGNED_WORDS if has_sure_kind and are_signed else MIN_ARTICLE_WORDS
+        if _num_words_kept(blocks, keep, other) >= min_words:
             keep[other] = False
 
 
@@ -76,7 +82,7 @@ def _titles(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _pair_of_stories(one: Container, other: Container) -> tuple[Container, Container] | None:
-    """Return two `<article>`s around two titles, or else the siblings of one kind around them.
+    """Return two `<article>`s or `<main>`s around two titles, or else siblings of one kind.
 
     Each holds one of the titles. Return None if there are none.
     """
@@ -84,18 +90,19 @@ def _pair_of_stories(one: Container, other: Container) -> tuple[Container, Conta
     others = list(_around(other, one))
     if not firsts or not others:
         return None
-    first = _outermost_article(firsts)
-    second = _outermost_article(others)
-    if first is not None and second is not None:
-        return first, second
+    for tag in _TAGS_OF_STORIES:
+        first_story = _outermost(firsts, tag)
+        second_story = _outermost(others, tag)
+        if first_story is not None and second_story is not None:
+            return first_story, second_story
     first, second = firsts[-1], others[-1]
     is_named = first.names and first.tag not in _TAGS_OF_TITLES
     return (first, second) if is_named and key_of(first) == key_of(second) else None
 
 
-def _outermost_article(containers: Sequence[Container]) -> Container | None:
-    articles = (container for container in reversed(containers) if container.tag == "article")
-    return next(articles, None)
+def _outermost(containers: Sequence[Container], tag: str) -> Container | None:
+    stories = (container for container in reversed(containers) if container.tag == tag)
+    return next(stories, None)
 
 
 def _around(title: Container, other: Container) -> Iterator[Container]:
@@ -107,8 +114,8 @@ def _around(title: Container, other: Container) -> Iterator[Container]:
 
 
 def _are_articles(first: Container, other: Container) -> bool:
-    """Return whether two stories are `<article>`s of one kind."""
-    return first.tag == "article" and key_of(first)[1:] == key_of(other)[1:]
+    """Return whether two stories are `<article>`s or `<main>`s of one kind."""
+    return first.tag in _TAGS_OF_STORIES and key_of(first)[1:] == key_of(other)[1:]
 
 
 def _indexes_in(container: Container, blocks: Sequence[Block]) -> list[int]:

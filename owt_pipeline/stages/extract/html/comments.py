@@ -9,8 +9,11 @@ The name of their class may be a word of any language, or have no meaning. They 
 three cases, each below 150 words of prose:
 
 - each has a line or two with a name and a time, and then a text;
-- three or more have a text, and below it a line with a time and a link, such as one to reply;
+- three or more have a text, and below it a line with a time, with a link or buttons, such as one
+  to reply, or with a name above the text;
 - three or more of them follow an `<article>`, in the same element, and have sentences only.
+
+The rows of a table are comments if each has a name, a day and a clock, and then a text.
 
 A `<dd>` belongs to the `<dt>` before it. Posts of a forum are not comments: the first one is an
 element of the same kind.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import groupby, islice
 
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
@@ -41,6 +44,8 @@ _MAX_LINKED_SHARE = 0.4
 # Two items with a name and a time above are comments; others from three on.
 _MIN_SIGNED = 2
 _MIN_OTHERS = 3
+# Fewer sentences below an article, in elements without a class, may be a part of it.
+_MIN_UNNAMED = 5
 # The share of items with a name and a time. A comment may be from `just now`, or removed.
 _MIN_SIGNED_SHARE = 0.8
 # A shorter block is not taken for the text of a comment.
@@ -59,10 +64,24 @@ _MAX_DEPTH = 12
 # An item of more blocks is not a comment.
 _MAX_BLOCKS_OF_ITEM = 200
 _CLOCK = re.compile(r"\b\d{1,2}[:h]\d\d\b")
-# A number with one or two words, as in `3 days ago` and `vor 3 Tagen`, after a word or a dot.
-_AGO = r"(?:^|\b[^\W\d]{1,8} |[·•] ?)\d{1,2} ?[^\W\d]{1,10}\.?(?: [^\W\d]{1,10})?$"
+# A number with one or two words, as in `3 days ago` and `vor 3 Tagen`, after a word or a dot, up
+# to the end or a dot. The name before it is often drawn in an element of its own, so that there is
+# no space between the two: `Lee3 days ago`.
+_AGO = (
+    r"(?:^|(?<=[^\W\d])|(?<=[^\W\d] )|[·•] ?)\d{1,2} ?[^\W\d]{1,10}\.?(?: [^\W\d]{1,10})?"
+    r"(?=$| ?[·•])"
+)
 _TIME = re.compile(rf"\b(?:19|20)\d\d\b|{_CLOCK.pattern}|{_AGO}")
 _MOMENT = re.compile(rf"{_CLOCK.pattern}|{_AGO}")
+_ENDS_WITH_NUMBER = re.compile(r" \d+$")
+_NUMBER = re.compile(r"\d+")
+# The hour, the minute, and two of a day.
+_MIN_NUMBERS_OF_DATE = 4
+# The month at the start of a date, as in `May 2024`, `May 2, 2024` and `2. Mai 2024`: not a name.
+_MONTH = re.compile(
+    r"(?:\d{1,2}\.?(?:st|nd|rd|th)? (?:de )?)?[^\W\d]+\.?,? (?:de )?"
+    r"(?:\d{1,2}(?:st|nd|rd|th)?,? )?(?=(?:19|20)\d\d\b)"
+)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SENTENCE_ENDS = tuple(".!?…。！？؟\"”»'’)")
 
@@ -83,7 +102,8 @@ def mark_comments(blocks: Sequence[Block]) -> None:
             continue
         first = next(iter(items))
         is_below = is_single and len(items) >= _MIN_OTHERS and _follows(article, first)
-        is_unsigned = is_below and key[2] != ""
+        is_named = key[2] != "" or (len(items) >= _MIN_UNNAMED and key[1] in ("div", "li"))
+        is_unsigned = is_below and is_named
         # The first items of most groups are not signed, so the others need not be read.
         first_items = [_blocks_of(item, blocks, items[item]) for item in islice(items, 2)]
         if not is_unsigned and not any(map(_is_signed, first_items)):
@@ -95,6 +115,7 @@ def mark_comments(blocks: Sequence[Block]) -> None:
                 keys.add(key)
     if keys:
         _mark(blocks[start:], keys)
+    _mark_tables([block for block in blocks[start:] if block.form == ROW])
 
 
 def _mark(blocks: Iterable[Block], keys: set[Key]) -> None:
@@ -106,6 +127,31 @@ def _mark(blocks: Iterable[Block], keys: set[Key]) -> None:
             is_in_list = container.tag in ("dt", "dd") and container.parent in lists
             if is_in_list or key_of(container) in keys:
                 container.kind |= COMMENT
+
+
+def _mark_tables(rows: Iterable[Block]) -> None:
+    """Set COMMENT in each table whose rows are comments: a name and a time, then a text."""
+    for table, rows_of_table in groupby(rows, lambda row: row.container):
+        are_signed = list(map(_is_signed_row, rows_of_table))
+        num_signed = sum(are_signed)
+        if num_signed >= max(_MIN_OTHERS, _MIN_SIGNED_SHARE * len(are_signed)):
+            table.kind |= COMMENT
+
+
+def _is_signed_row(row: Block) -> bool:
+    """Return whether the last cell of a row is a text, after cells with a name, a day and a clock.
+
+    A row of a timetable has a clock without a day.
+    """
+    cells = row.cells or ()
+    if len(cells) < 2 or len(cells[-1]) < _MIN_TEXT_CHARS:
+        return False
+    line = " ".join(cells[:-1])
+    if len(line) > _MAX_LINE_CHARS:
+        return False
+    if len(_NUMBER.findall(line)) < _MIN_NUMBERS_OF_DATE:
+        return False
+    return _CLOCK.search(line) is not None and _has_name(line, _TIME.search(line))
 
 
 def _groups(blocks: Sequence[Block], start: int) -> dict[Key, dict[Container, int]]:
@@ -220,7 +266,9 @@ def _are_sentences(items: Sequence[Sequence[Block]]) -> bool:
             words += num_words(block)
             chars += block.chars
             link_chars += block.link_chars
-        longest = max(blocks, key=lambda block: block.chars)
+        # The line with a name and a time may be longer than the text.
+        texts = [block for block in blocks if not _is_line_with_time(block)] or blocks
+        longest = max(texts, key=lambda block: block.chars)
         num_ended += longest.text.endswith(_SENTENCE_ENDS)
     is_text = words >= _MIN_MEAN_WORDS * len(items) and link_chars < _MAX_LINKED_SHARE * chars
     return is_text and num_ended >= _MIN_ENDED_SHARE * len(items)
@@ -234,9 +282,10 @@ def _is_headed_by_name(blocks: Sequence[Block]) -> bool:
     name = blocks[0]
     if name.form != HEADING or name.chars > _MAX_LINE_CHARS or len(blocks) < _MAX_LINES - 1:
         return False
-    is_name = 0 < len(_WORD.findall(name.text)) <= _MAX_NAME_WORDS
     time = blocks[1]
-    return is_name and time.chars <= _MAX_LINE_CHARS and _CLOCK.search(time.text) is not None
+    if time.chars > _MAX_LINE_CHARS or _CLOCK.search(time.text) is None:
+        return False
+    return _has_name(name.text, None)
 
 
 def _are_signed(items: Sequence[Sequence[Block]]) -> bool:
@@ -263,14 +312,45 @@ def _is_signed_above(blocks: Sequence[Block]) -> bool:
             return False
         time = _TIME.search(block.text)
         has_time |= time is not None
-        name = block.text if time is None else block.text[: time.start()]
-        has_name |= 0 < len(_WORD.findall(name)) <= _MAX_NAME_WORDS
+        has_name |= _has_name(block.text, time)
     return False
 
 
+def _has_name(line: str, time: re.Match[str] | None) -> bool:
+    """Return whether a line has a name before its time, if it has one. `Day 2` is not a name."""
+    name = line
+    if time is None:
+        if _ENDS_WITH_NUMBER.search(line):
+            return False
+    else:
+        month = _MONTH.match(line)
+        name = line[month.end() if month else 0 : time.start()]
+    return 0 < len(_WORD.findall(name)) <= _MAX_NAME_WORDS
+
+
 def _is_signed_below(blocks: Sequence[Block]) -> bool:
-    """Return whether an item has a text before a line with a time and a link."""
-    line = blocks[-1]
-    if line.chars > _MAX_LINE_CHARS or not line.links or not any(map(_is_text, blocks[:-1])):
+    """Return whether an item has a text before a line with a time that has a link or buttons.
+
+    Where a name stands above the text, the time is enough.
+    """
+    position = len(blocks) - 1
+    while position > 0 and blocks[position].container.tag == "button":
+        position -= 1
+    line = blocks[position]
+    has_buttons = position < len(blocks) - 1
+    if line.chars > _MAX_LINE_CHARS:
         return False
-    return _MOMENT.search(line.text) is not None
+    if not line.links and not has_buttons and not _is_name(blocks[0]):
+        return False
+    return _MOMENT.search(line.text) is not None and any(map(_is_text, blocks[:position]))
+
+
+def _is_name(block: Block) -> bool:
+    """Return whether a block has a few words and no time, as `Lee` and `Lee said...`."""
+    if block.chars > _MAX_LINE_CHARS or _is_line_with_time(block):
+        return False
+    return _has_name(block.text, None)
+
+
+def _is_line_with_time(block: Block) -> bool:
+    return block.chars <= _MAX_LINE_CHARS and _TIME.search(block.text) is not None

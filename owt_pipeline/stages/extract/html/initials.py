@@ -9,6 +9,12 @@ from owt_pipeline.stages.extract.html.blocks import HEADING, ITEM, ROW, Block
 
 INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
 """A letter that begins a text and is larger than it."""
+# Before the letter in the text for a picture.
+_LETTER = re.compile(
+    r"^(?:(?:drop|initial) ?cap|(?:capital |initial |drop ?cap )?letter|initial|buchstabe|lettre"
+    r"|letra|lettera|буква)\s+(?=[^\W\d_]$)",
+    re.IGNORECASE,
+)
 _CAPITALS = re.compile(r"(?:[^\W\d_a-z] )?[^\W\d_a-z]{2,}(?=[\s,’'-])")
 """The capitals after a large letter, as in `T` and `HE FERRY to the islands`."""
 # Letters that are words of English, French, Italian, Spanish, Russian or Ukrainian.
@@ -22,6 +28,13 @@ _MIN_CHARS_AFTER_CAPITALS = 30
 def names_initial(classes: str) -> bool:
     """Return whether classes name a large first letter."""
     return _INITIAL_NAME.search(classes) is not None
+
+
+def initial_in(alternative: str) -> str:
+    """Return the large first letter in the text for a picture; "" if it does not have one."""
+    text = _LETTER.sub("", alternative.strip())
+    # A cross closes something.
+    return text if INITIAL.fullmatch(text) and text != "X" else ""
 
 
 def is_initial(last: Block, block: Block) -> bool:

@@ -26,6 +26,7 @@ _STYLE = re.compile(
     r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL
 )
 _DOLLARS = re.compile(r"(\$\$?)([^$]+)\1")
+_COPY_NAME = re.compile(r"(?:^|[\s_-])(?:copy|clipboard)(?:btn|button)?(?=[\s_-]|$)", re.IGNORECASE)
 _GUTTER_NAME = re.compile(
     r"(?:^|[\s_-])(?:line-?nos?|lines-num|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num"
     r"|rouge-gutter|gl|hljs-ln-numbers|hljs-ln-n|line-numbers-rows|linenodiv|td-line-number)"
@@ -50,9 +51,13 @@ _LANGUAGE = re.compile(
 _BREAK = "\x04"
 _START = "\x05"
 _END = "\x06"
-_ENDED = re.compile(f"{_END}\n?")
+# A line may be several elements, one in the other.
+_ENDED = re.compile(f"\n?(?:{_END}\n?)+")
 _STARTED = re.compile(f"\n?{_START}+")
 _NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
+_COPY = re.compile(
+    f"[\\s{_START}{_END}]*[^\\W\\d_]{{2,20}}(?: [^\\W\\d_]{{2,20}}){{0,3}}!?[\\s{_START}{_END}]*"
+)
 _SHOWN_AS_FLEX = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.IGNORECASE)
 # Editors write `pre-wrap` and `pre-line` for prose, too: these need letters of equal width.
 _KEEPS_SPACES = re.compile(r"white-space\s*:\s*pre\s*(?:!|;|$)", re.IGNORECASE)
@@ -60,12 +65,13 @@ _KEEPS_SPACES_AND_WRAPS = re.compile(r"white-space\s*:\s*(?:pre-wrap|break-space
 _EQUAL_WIDTH = re.compile(
     r"font(?:-family)?\s*:[^;]*(?:mono|courier|consolas|menlo|monaco)", re.IGNORECASE
 )
-_FLEX_NAME = re.compile(r"(?:^|\s)(?:d-|is-|uk-)?(?:inline-)?flex(?=\s|$)")
+_FLEX_NAME = re.compile(r"(?:^|\s)(?:d-|is-|uk-)?(?:inline-)?(?:flex|grid)(?=\s|$)")
 _SHOWN_AS_BLOCK = re.compile(
     r"display\s*:\s*(?:block|flex|grid|table|list-item)\b(?!-)", re.IGNORECASE
 )
 
 _SHOWN_APART = re.compile(r"display\s*:\s*(?:block|flex|grid|table|list-item)", re.IGNORECASE)
+_CELL_ROLES = frozenset(("cell", "gridcell", "columnheader", "rowheader", "listitem"))
 _FLOATS = re.compile(r"float\s*:", re.IGNORECASE)
 _BLOCK_NAME = re.compile(r"(?:^|\s)(?:d-|is-|uk-display-)?block(?=\s|$)")
 _BREAK_NAME = re.compile(r"(?:^|\s)(?:br|break|newline)(?=\s|$)|(?<![a-z])line-?break(?=\s|$)")
@@ -113,6 +119,23 @@ class Unseen(RawElement):
 
     def text(self) -> str:
         """Return its text in one line."""
+        return " ".join("".join(self.pieces).split())
+
+
+class Drawing(RawElement):
+    """A drawing or a picture, whose title or alternative text may be a large first letter."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__("drawing")
+        self.pieces.append(label)
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.depth += 1
+        if tag == "img":
+            self.pieces.append(attributes.get("alt", ""))
+
+    def text(self) -> str:
+        """Return its title, or the text that it shows, in one line."""
         return " ".join("".join(self.pieces).split())
 
 
@@ -182,7 +205,8 @@ class PreText(RawElement):
     def __init__(self, classes: str) -> None:
         super().__init__()
         self.language = _language_of(classes)
-        # The depth and the first piece of each open element of line numbers.
+        # The depth and the first piece of each open element of line numbers, or of a button that
+        # copies the code.
         self._gutters: list[tuple[int, int]] = []
         # The depths of open elements that are lines of their own.
         self._line_depths: list[int] = []
@@ -214,12 +238,16 @@ class PreText(RawElement):
         classes = attributes.get("class", "")
         if tag in ("code", "pre"):
             self.language = self.language or _language_of(classes)
-        if is_line_number(attributes):
+        if is_line_number(attributes) or _is_copy_button(tag, attributes):
             self._gutters.append((self.depth, len(self.pieces)))
         is_block = tag in BLOCK or is_shown_as_block(attributes)
         if is_block:
+            # The source may break between the starts of a row and of the cell in it.
+            is_first = bool(self._line_depths) and self._line_depths[-1] == self.depth - 1
+            if is_first and self.pieces[-1].isspace() and self.pieces[-2:-1] == [_START]:
+                self.pieces.pop()
             self._line_depths.append(self.depth)
-        if is_block or _names_line(classes) or not _LINE_ATTRIBUTES.isdisjoint(attributes):
+        if is_block or names_line(classes) or not _LINE_ATTRIBUTES.isdisjoint(attributes):
             self.pieces.append(_START)
 
     def end(self) -> None:
@@ -234,7 +262,8 @@ class PreText(RawElement):
             self.pieces.append(_END)
         if self._gutters and self._gutters[-1][0] == depth:
             _, first = self._gutters.pop()
-            if _NUMBERS.fullmatch("".join(self.pieces[first:])):
+            text = "".join(self.pieces[first:])
+            if _NUMBERS.fullmatch(text) or _COPY.fullmatch(text):
                 del self.pieces[first:]
 
     def add(self, text: str) -> None:
@@ -257,6 +286,16 @@ def is_line_number(attributes: Mapping[str, str]) -> bool:
     return is_named or not _NUMBER_ATTRIBUTES.isdisjoint(attributes)
 
 
+def _is_copy_button(tag: str, attributes: Mapping[str, str]) -> bool:
+    """Return whether an element in code is marked as a button that copies it."""
+    if tag not in ("a", "div", "span", "p", "i"):
+        return False
+    if attributes.get("role") == "button":
+        return True
+    classes = attributes.get("class")
+    return classes is not None and _names_copy(classes)
+
+
 # A page of code has thousands of lines with the same few classes.
 @lru_cache(1 << 10)
 def _names_gutter(classes: str) -> bool:
@@ -264,19 +303,28 @@ def _names_gutter(classes: str) -> bool:
 
 
 @lru_cache(1 << 10)
-def _names_line(classes: str) -> bool:
+def _names_copy(classes: str) -> bool:
+    return _COPY_NAME.search(classes) is not None
+
+
+@lru_cache(1 << 10)
+def names_line(classes: str) -> bool:
+    """Return whether classes name a line of code."""
     return _LINE_NAME.search(classes) is not None
 
 
-def keeps_spaces(attributes: Mapping[str, str]) -> bool:
-    """Return whether an element's own style shows its text as it is written, like code."""
+def keeps_spaces(attributes: Mapping[str, str], *, has_equal_width: bool = False) -> bool:
+    """Return whether an element's own style shows its text as it is written, like code.
+
+    `has_equal_width` is for elements whose letters have equal width without a style.
+    """
     style = attributes.get("style")
     # Few styles have the word, and searching for it is faster than an expression.
     if style is None or "white-space" not in style.lower():
         return False
     if _KEEPS_SPACES.search(style) is not None:
         return True
-    has_equal_width = _EQUAL_WIDTH.search(style) is not None
+    has_equal_width = has_equal_width or _EQUAL_WIDTH.search(style) is not None
     return has_equal_width and _KEEPS_SPACES_AND_WRAPS.search(style) is not None
 
 
@@ -286,12 +334,21 @@ def is_shown_as_block(attributes: Mapping[str, str]) -> bool:
     return style is not None and _SHOWN_AS_BLOCK.search(style) is not None
 
 
+def is_block_itself(tag: str, attributes: Mapping[str, str]) -> bool:
+    """Return whether an inline element's own style makes it a block of text or of code."""
+    if not is_shown_as_block(attributes):
+        return False
+    return tag == "span" or (tag == "code" and keeps_spaces(attributes, has_equal_width=True))
+
+
 def is_spaced(attributes: Mapping[str, str]) -> bool:
     """Return whether the text of an inline element stands apart from the text around it.
 
     Its own style, or a class of Tailwind or Bootstrap, shows it as a block or as a cell. A large
     first letter, which floats, belongs to the text after it.
     """
+    if attributes.get("role") in _CELL_ROLES:
+        return True
     style = attributes.get("style")
     if style is not None and _SHOWN_APART.search(style) is not None:
         return _FLOATS.search(style) is None
@@ -309,9 +366,13 @@ def names_break(classes: str) -> bool:
 
 
 def names_flex(classes: str) -> bool:
-    """Return whether Tailwind, Bootstrap and others show elements of these classes as flex."""
-    # Few classes have the word, and searching for it is faster than an expression.
-    return "flex" in classes and _FLEX_NAME.search(classes) is not None
+    """Return whether Tailwind, Bootstrap and others show elements of these classes as flex.
+
+    A grid has the same effect on the elements in it.
+    """
+    # Few classes have a word, and searching for it is faster than an expression.
+    may_be_flex = "flex" in classes or "grid" in classes
+    return may_be_flex and _FLEX_NAME.search(classes) is not None
 
 
 def is_flex(attributes: Mapping[str, str]) -> bool:
@@ -340,3 +401,10 @@ def address_in(attributes: Mapping[str, str]) -> str:
     except ValueError:
         return ""
     return bytes(byte ^ key for byte in text).decode("utf-8", "replace")
+
+
+def address_of_link(text: str, href: str) -> str:
+    """Return the address in a link of Cloudflare's; "" if the link has a text of its own."""
+    if " ".join(text.split()) != "[email protected]":
+        return ""
+    return address_in({"data-cfemail": href.removeprefix(PROTECTED_ADDRESS)})

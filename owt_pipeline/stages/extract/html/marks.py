@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from owt_pipeline.stages.extract.html.blocks import Block, Container
-from owt_pipeline.stages.extract.html.names import MARKED, read_names
+from owt_pipeline.stages.extract.html.names import MARKED, TARGETS, read_names
 
 # Hostile pages have millions; an author is named near the top, a licence at either end.
 _MAX_BYLINES = 60
@@ -21,8 +21,13 @@ _MAX_CHARS_BEFORE_BADGE = 300
 _OPENS_OVERLAY = re.compile(
     r"modal|dialog|popup|popover|lightbox|overlay|offcanvas|dropdown|menu|nav", re.IGNORECASE
 )
-# Written between a name and a badge.
+# Written between a name and a badge, and between a name and what is in another line.
 _SEPARATOR = " | "
+_LINE_SEPARATOR = " |  "
+_SEPARATORS = (_SEPARATOR, _LINE_SEPARATOR)
+# A longer text has more than a byline, and its first line may be any heading.
+_MAX_CHARS_OF_LINES = 150
+_ROLE_NAME = re.compile(r"role|title|job|position|follow|button", re.IGNORECASE)
 _WORDS_BEFORE_NAME = frozenset(("by", "von", "par", "por", "and", "und", "et"))
 _QUOTED_NAME = re.compile(r"[\"'`]([#.]?)([A-Za-z][\w-]*)[\"'`]")
 """A name in a script, as in `toggle('rest')` and `document.querySelector('#rest')`."""
@@ -125,8 +130,13 @@ class MarkCollector:
         prop = attributes.get("itemprop")
         if self.open and tag in ("time", "button"):
             self._separate(is_glued_only=False)
-        elif self.open and prop is None and not (classes and read_names(classes) & MARKED):
-            self._separate(is_glued_only=True)
+        elif self.open and prop is None:
+            # `author-role` next to `author-name` is no other name.
+            is_marked = bool(classes) and read_names(classes or "") & MARKED
+            if not is_marked:
+                self._separate(is_glued_only=True)
+            elif _ROLE_NAME.search(classes or ""):
+                self._separate(is_glued_only=True, separator=_LINE_SEPARATOR)
         is_name = prop == "name" or classes == "fn"
         if self.open and is_name and self.open[-1].name is None:
             name = BylineCandidate(tag, attributes, container, depth)
@@ -138,7 +148,12 @@ class MarkCollector:
             self._page.marked.append(candidate)
             self.open.append(candidate)
 
-    def _separate(self, *, is_glued_only: bool) -> None:
+    def end_line(self) -> None:
+        """Separate what follows from a name before it, as it is in another line."""
+        self.add(" ")
+        self._separate(is_glued_only=False, separator=_LINE_SEPARATOR)
+
+    def _separate(self, *, is_glued_only: bool, separator: str = _SEPARATOR) -> None:
         """Separate an element from the name before it: it is drawn as a badge or as a line.
 
         Other elements than a time and a button are separate only if no space precedes them.
@@ -151,8 +166,9 @@ class MarkCollector:
                 continue
             words = candidate.text.split()[-2:]
             is_name = len(words) == 2 and all(word[0].isupper() for word in words)
-            if is_name and words[-1].lower() not in _WORDS_BEFORE_NAME:
-                candidate.pieces.append(_SEPARATOR)
+            is_before = words[-1:] and words[-1].lower() in _WORDS_BEFORE_NAME
+            if is_name and not is_before and not words[-1].endswith(":"):
+                candidate.pieces.append(separator)
 
     def add(self, text: str) -> None:
         """Add a text to all open elements."""
@@ -161,15 +177,21 @@ class MarkCollector:
                 first = text.lstrip()[:1]
                 # A comma or `and` between two names, in an element of its own.
                 is_between = bool(first) and not first.isupper() and not first.isdigit()
-                if is_between and candidate.pieces and candidate.pieces[-1] is _SEPARATOR:
-                    candidate.pieces.pop()
+                if candidate.pieces and candidate.pieces[-1] in _SEPARATORS:
+                    if not first:
+                        continue
+                    if is_between:
+                        candidate.pieces.pop()
                 candidate.pieces.append(text)
                 candidate.chars += len(text)
 
     def end(self, depth: int) -> None:
         """Close the elements with at least `depth` elements around them."""
         while self.open and self.open[-1].depth >= depth:
-            self.open.pop()
+            candidate = self.open.pop()
+            if candidate.chars > _MAX_CHARS_OF_LINES:
+                pieces = candidate.pieces
+                candidate.pieces = [piece for piece in pieces if piece != _LINE_SEPARATOR]
 
     def link(self, tag: str, relation: str, target: str, container: Container) -> None:
         """Add a link if it is to a licence; `relation` is its `rel`, `target` its `href`."""
@@ -210,8 +232,9 @@ def opened_by(attributes: Mapping[str, str]) -> Iterator[str]:
     toggle = attributes.get("data-toggle") or attributes.get("data-bs-toggle") or ""
     if _OPENS_OVERLAY.search(toggle):
         return
-    for target in ("data-target", "data-bs-target"):
-        for selector in (attributes.get(target) or "").split(","):
+    for target in TARGETS.intersection(attributes):
+        # UIkit writes `target: #rest`.
+        for selector in attributes[target].removeprefix("target:").split(","):
             if not _OPENS_OVERLAY.search(selector):
                 yield selector.strip().removeprefix("#")
     script = attributes.get("onclick")

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import resources
+from itertools import islice
 
-from owt_pipeline.stages.extract.html.blocks import Container
+from owt_pipeline.stages.extract.html.blocks import FORMS, OTHER, Container
 
 _LISTS = (
     resources.files("owt_pipeline.stages.extract.html")
@@ -35,6 +36,10 @@ UNSHOWN = 16
 """Hidden by its own style or attribute, not only by its name."""
 MARKED = 32
 """May name an author, or has the attributes of a control that opens other elements."""
+SPACED = 64
+"""Shows code as it is written, with its spaces."""
+LINE_NUMBER = 128
+"""Is the number of a line of code."""
 
 # With `rt`, the pronunciation of the characters of a <ruby>.
 NOT_TEXT = frozenset(NAMES["no text"])
@@ -48,23 +53,46 @@ TAG_KIND = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME
     "main": CONTENT,
 }
 """The kind of an element by its tag."""
+PLAIN = OTHER, 0
+FORM_AND_KIND = {tag: (FORMS.get(tag, OTHER), TAG_KIND.get(tag, 0)) for tag in (*FORMS, *TAG_KIND)}
+"""The form and the kind of a container by its tag; those of all other tags are PLAIN."""
 COMMENT_WORDS = frozenset(NAMES["comment words"])
 _KIND_OF_WORD = dict.fromkeys(COMMENT_WORDS, COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
 _CHROME_NAMES = frozenset(NAMES["chrome names"])
 _HIDDEN_NAMES = frozenset(NAMES["hidden names"])
+_KIND_OF_CODE = dict.fromkeys(NAMES["code names"], SPACED)
+_KIND_OF_CODE |= dict.fromkeys(NAMES["line number names"], LINE_NUMBER)
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
 # React sends parts of a page hidden, and a script moves them to their places.
 _STREAMED = re.compile(r"S:[0-9a-f]+")
 
+# A row of a table is in the table's body.
+_MAX_LEVELS_OF_PARTS = 4
 # Microdata and RDFa, with any prefix: `schema:Comment`, `https://schema.org/UserComments`.
 _SCHEMA_COMMENT = re.compile(r"(?:^|[\s:/#])(?:User)?Comments?(?=$|\s)")
 _COMMENT_PROPERTIES = frozenset(("comment", "schema:comment"))
-CONTROLS = frozenset(("aria-controls", "data-target", "data-bs-target", "onclick", "itemprop"))
+TARGETS = frozenset(NAMES["target attributes"])
+"""Attributes of controls that name the element that they open."""
+CONTROLS = TARGETS | {"aria-controls", "onclick", "itemprop"}
 """Attributes of elements that open others, or that may name the page's author."""
+SHOWING_ATTRIBUTES = frozenset(("style", "hidden", "aria-hidden", "role", "data-cfemail"))
+"""Attributes, except classes, that change how an inline element is shown."""
+_NAMING_ATTRIBUTES = CONTROLS | {
+    *("role", "itemtype", "typeof", "property", "style", "hidden", "aria-hidden"),
+}
+"""Attributes except classes and ids that may give an element names or a kind."""
 
 _LEVEL = re.compile(r"\blevel[1-6]\b")
+_OPENS_PARTS = re.compile(r"collaps|accordion|spoiler|faq", re.IGNORECASE)
+# Attributes of Alpine, Vue and Angular with the condition under which an element is shown.
+_CONDITIONS = ("x-show", "v-show", "ng-show")
+_OVERLAY = re.compile(
+    r"modal|dialog|popup|popover|lightbox|overlay|offcanvas|off-canvas|dropdown|menu|nav|cookie"
+    r"|consent|login|sign|newsletter|search|tooltip",
+    re.IGNORECASE,
+)
 _OPENED = re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE)
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
@@ -92,7 +120,7 @@ def read_name(name: str) -> tuple[int, tuple[str, ...]]:
         words = _LOWER_WORD.findall(name)
     else:
         words = [word.lower() for word in _WORD.findall(name)]
-    kind = _kind_of(lower, words)
+    kind = _kind_of(lower, words) | _KIND_OF_CODE.get(lower.lstrip("!"), 0)
     # Every match contains one of these words; the expression takes ten times as long.
     may_be_content = "content" in lower or "body" in lower or "text" in lower or "entry" in lower
     if may_be_content and _CONTENT_NAME.search(lower):
@@ -130,25 +158,36 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     get = attributes.get
     classes = get("class") or ""
     identifier = get("id") or ""
-    role = get("role")
-    prop = get("itemprop")
-    if identifier and (container.tag in HEADINGS or is_of_heading(classes)):
-        identifier = ""
-    kind = container.kind | read_names(classes)
-    if identifier:
+    names = classes
+    kind = container.kind
+    if classes:
+        kind |= read_names(classes)
+    if identifier and container.tag not in HEADINGS and not is_of_heading(classes):
+        names = f"{classes} {identifier}"
         # Most ids are new, so to cache them as lists of names would only take time.
         for name in identifier.split():
             kind |= read_name(name)[0]
-    names = f"{classes} {identifier}".strip()
+    container.names = names.strip()
+    container.kind = kind
+    # Most elements have only classes, an id and data for scripts.
+    if not _NAMING_ATTRIBUTES.isdisjoint(attributes):
+        _name_by_other_attributes(container, attributes)
+
+
+def _name_by_other_attributes(container: Container, attributes: Mapping[str, str]) -> None:
+    """Add to a container's names and kind those by other attributes than its classes and id."""
+    get = attributes.get
+    role = get("role")
+    prop = get("itemprop")
     if role is not None or prop is not None:
-        names = " ".join(filter(None, (names, role, prop)))
-    container.names = names
+        container.names = " ".join(filter(None, (container.names, role, prop)))
+    kind = container.kind
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
     if role == "comment" or _is_schema_comment(attributes):
         kind |= COMMENT
     if ("style" in attributes or "hidden" in attributes) and is_unshown(attributes):
-        if names_opened(container.names):
+        if names_opened(container.names) or _is_part(container) or _is_conditional(attributes):
             kind &= ~HIDDEN
         else:
             kind |= HIDDEN | UNSHOWN
@@ -157,6 +196,35 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     if not CONTROLS.isdisjoint(attributes):
         kind |= MARKED
     container.kind = kind
+
+
+def _is_part(container: Container) -> bool:
+    """Return whether a hidden element is a part of one that opens its parts, like an accordion."""
+    if names_overlay(container.names):
+        return False
+    for ancestor in islice(container.ancestors(), 1, _MAX_LEVELS_OF_PARTS):
+        if names_part(ancestor.names):
+            return True
+    return False
+
+
+def _is_conditional(attributes: Mapping[str, str]) -> bool:
+    """Return whether a script shows a hidden element that is not a menu or a dialog."""
+    condition = next(filter(None, map(attributes.get, _CONDITIONS)), None)
+    if condition is None:
+        return False
+    names = (condition, attributes.get("class"), attributes.get("id"), attributes.get("role"))
+    return not any(name and names_overlay(name) for name in names)
+
+
+def names_part(names: str) -> bool:
+    """Return whether names mark an element that opens its parts, or the one after it."""
+    return _OPENS_PARTS.search(names) is not None and not names_overlay(names)
+
+
+def names_overlay(names: str) -> bool:
+    """Return whether names mark a part of the page that is not its text, like a dialog."""
+    return _OVERLAY.search(names) is not None
 
 
 def _is_schema_comment(attributes: Mapping[str, str]) -> bool:

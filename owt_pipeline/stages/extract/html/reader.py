@@ -8,50 +8,58 @@ main part: 30% of all blocks, and .03% of the main text.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import islice
 
 from lxml import etree
 
-from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
+from owt_pipeline.stages.extract.html.blocks import CODE, HEADING, ITEM, Container
+from owt_pipeline.stages.extract.html.code import drop_labels
 from owt_pipeline.stages.extract.html.comments import mark_comments
-from owt_pipeline.stages.extract.html.initials import INITIAL, names_initial
+from owt_pipeline.stages.extract.html.controls import Controls
+from owt_pipeline.stages.extract.html.initials import names_initial
 from owt_pipeline.stages.extract.html.inner import (
     PROTECTED_ADDRESS,
+    Drawing,
     Formula,
     PreText,
     RawElement,
     Unseen,
     address_in,
+    address_of_link,
     clean_latex,
     formula_of_image,
+    is_block_itself,
     is_flex,
-    is_shown_as_block,
     is_spaced,
     keeps_spaces,
     names_break,
     names_flex,
+    names_line,
 )
-from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by, sibling_opened_by
+from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by
 from owt_pipeline.stages.extract.html.names import (
     BLOCK,
     CONTROLS,
+    FORM_AND_KIND,
     HIDDEN,
     INLINE,
+    LINE_NUMBER,
     MARKED,
     NOT_TEXT,
-    TAG_KIND,
+    PLAIN,
+    SHOWING_ATTRIBUTES,
+    SPACED,
     UNSHOWN,
     ignore_name,
     is_unshown,
     name_container,
     names_opened,
+    names_part,
     read_names,
 )
+from owt_pipeline.stages.extract.html.pieces import BREAK, with_breaks
 from owt_pipeline.stages.extract.html.structure import (
-    BREAK,
     LAYS_OUT,
     SPECIAL,
     STYLED_TAGS,
@@ -65,11 +73,10 @@ _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
 # Elements that a class draws as the end of a line, if they are empty.
 _BREAK_TAGS = frozenset(("span", "i", "em", "b"))
+_INITIAL_TAGS = _BREAK_TAGS | {"strong", "big", "font"}
+_DRAWINGS = frozenset(("svg", "picture"))
 # Attributes of inline elements that are noted.
 _NOTED_ATTRIBUTES = CONTROLS | {"rel"}
-# Few pages have this, and searching for it takes less time than replacing.
-_MAY_END_BREAK = re.compile(rb"/br\s*/?>", re.IGNORECASE)
-_END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
 
@@ -80,10 +87,7 @@ def read_page(html: str, *, leaves_navigation: bool = True) -> ParsedPage:
     `leaves_navigation` is False where every block is needed, as for the fields of a labelled page.
     """
     # libxml2 stops at zeros, and browsers drop them.
-    page = html.encode("utf-8", "replace").replace(b"\x00", b"")
-    # libxml2 drops `</br>`, and browsers break the line.
-    if _MAY_END_BREAK.search(page):
-        page = _END_OF_BREAK.sub(b"<br>", page)
+    page = with_breaks(html.encode("utf-8", "replace").replace(b"\x00", b""))
     reader = _Reader()
     # libxml2 silently cuts a page at its limits, so `huge_tree` lifts them. `pages` limits time and
     # memory.
@@ -102,30 +106,15 @@ class _Reader(Structure):
 
     def __init__(self) -> None:
         super().__init__()
-        # Hidden containers, and their ids.
-        self._unshown: list[tuple[Container, str | None]] = []
-        # Containers with a control that opens the hidden element after it.
-        self._opens_next: set[Container] = set()
+        self._controls = Controls()
 
     def start(self, tag: str, attributes: Attributes) -> None:
         """Take the start of an element from the parser."""
         if self._inner is not None:
             self._inner.start(tag, attributes)
             return
-        if tag in _BARE:
-            if attributes:
-                self._start_inline(tag, attributes)
-                return
-            if self._open_marks and tag != "wbr":
-                self._marks.start(tag, attributes, self._at, len(self._stack))
-            if self._flex is not None and self._stack[-1] is self._flex:
-                self._add_space()
-                self._stack.append(self._add_space)
-            else:
-                self._stack.append(None)
-            return
         if self._open_marks and tag not in INLINE:
-            self._marks.add(" ")
+            self._marks.end_line()
             if tag == "button" and not attributes:
                 self._marks.start(tag, attributes, self._at, len(self._stack))
         start = _STARTS.get(tag)
@@ -172,11 +161,9 @@ class _Reader(Structure):
         # These containers were never closed, so they end with the page.
         for container in self._at.ancestors():
             container.end = self._count
-        controlled = self.page.controlled
-        for container, identifier in self._unshown:
-            classes = (f".{name}" for name in container.names.split())
-            if identifier in controlled or not controlled.isdisjoint(classes):
-                container.kind &= ~(HIDDEN | UNSHOWN)
+        self._controls.show_opened(self.page.controlled)
+        if self._has_code:
+            drop_labels(self.blocks)
         mark_comments(self.blocks)
         if leaves_navigation:
             self._leave_skipped()
@@ -193,9 +180,8 @@ class _Reader(Structure):
         if self._pieces:
             self._end_block()
         parent = self._at
-        container = Container(
-            self._count, tag, parent, FORMS.get(tag, OTHER), TAG_KIND.get(tag, 0), len(self.blocks)
-        )
+        form, kind = FORM_AND_KIND.get(tag, PLAIN)
+        container = Container(self._count, tag, parent, form, kind, len(self.blocks))
         self._count += 1
         parent.children += 1
         if parent.form == ITEM and tag in ("p", "div"):
@@ -207,9 +193,10 @@ class _Reader(Structure):
         if attributes:
             # Most elements have only classes, and `_name_block` would take longer.
             if len(attributes) == 1 and "class" in attributes:
-                container.names = attributes["class"]
-                container.kind |= read_names(container.names)
-                if names_flex(container.names):
+                classes = attributes["class"]
+                container.names = classes
+                container.kind = kind | read_names(classes)
+                if names_flex(classes):
                     self._flex = container
             else:
                 self._name_block(container, parent, attributes)
@@ -219,7 +206,7 @@ class _Reader(Structure):
             self._open_tables[-1].is_layout = True
         if tag in SPECIAL:
             self._start_special(tag, attributes, container)
-        elif tag in STYLED_TAGS and "style" in attributes and keeps_spaces(attributes):
+        elif container.kind & SPACED and tag in STYLED_TAGS:
             self._inner = PreText(container.names)
 
     def _name_block(self, container: Container, parent: Container, attributes: Attributes) -> None:
@@ -227,24 +214,19 @@ class _Reader(Structure):
         name_container(container, attributes)
         if is_flex(attributes):
             self._flex = container
-        if not container.kind & UNSHOWN:
-            return
-        if parent in self._opens_next:
-            self._opens_next.discard(parent)
-            container.kind &= ~(HIDDEN | UNSHOWN)
-        else:
-            self._unshown.append((container, attributes.get("id")))
+        has_style = "style" in attributes
+        if has_style and keeps_spaces(attributes, has_equal_width=container.tag == "code"):
+            container.kind |= SPACED
+        if container.kind & UNSHOWN:
+            self._controls.hide(container, parent, attributes)
 
     def _note(self, tag: str, attributes: Attributes) -> None:
         """Note a byline, and the elements that a control opens; the element is on the stack."""
         self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
         if not CONTROLS.isdisjoint(attributes):
             self.page.controlled.update(opened_by(attributes))
-            num_parents = sibling_opened_by(attributes)
-            if num_parents is not None:
-                is_inline = self._stack[-1] is not self._at
-                num_levels = num_parents + (not is_inline)
-                self._opens_next.update(islice(self._at.ancestors(), num_levels, num_levels + 1))
+            is_inline = self._stack[-1] is not self._at
+            self._controls.open_sibling(self._at, attributes, is_inline=is_inline)
 
     def _start_void(self, tag: str, attributes: Attributes) -> None:
         self._stack.append(None)
@@ -255,14 +237,28 @@ class _Reader(Structure):
         elif tag == "link":
             relation = attributes.get("rel", "")
             self._marks.link("link", relation, attributes.get("href", ""), self._at)
+        elif tag == "input" and attributes.get("type") == "checkbox":
+            self._controls.take_checkbox(attributes.get("id"), self._at)
         elif tag == "img":
             self._images += 1
             formula = formula_of_image(attributes)
             if formula is not None:
                 self._add_formula(*formula)
-            elif "alt" in attributes and INITIAL.fullmatch(attributes["alt"].strip()):
-                self._initial = attributes["alt"].strip()
-                self._initial_at = self._at
+            elif "alt" in attributes:
+                self._take_initial(attributes["alt"])
+
+    def _start_bare(self, tag: str, attributes: Attributes) -> None:
+        """Take an inline element that means nothing without attributes."""
+        if attributes:
+            self._start_inline(tag, attributes)
+            return
+        if self._open_marks and tag != "wbr":
+            self._marks.start(tag, attributes, self._at, len(self._stack))
+        if self._flex is not None and self._stack[-1] is self._flex:
+            self._add_space()
+            self._stack.append(self._add_space)
+        else:
+            self._stack.append(None)
 
     def _start_inline(self, tag: str, attributes: Attributes) -> None:
         if self._flex is not None and self._stack[-1] is self._flex:
@@ -270,20 +266,18 @@ class _Reader(Structure):
             self._stack.append(self._add_space)
         else:
             self._stack.append(None)
-        kind = 0
-        classes = ""
-        if attributes:
-            if "data-cfemail" in attributes:
-                self.data(address_in(attributes))
-                self._inner = RawElement()
-                return
-            classes = attributes.get("class", "")
-            kind = read_names(classes)
-            if self._start_unusual_inline(tag, attributes, classes, kind):
-                return
-            if ("style" in attributes or "block" in classes) and is_spaced(attributes):
-                self._add_space()
-                self._stack[-1] = self._add_space
+        classes = attributes.get("class", "")
+        kind = read_names(classes) if classes else 0
+        if tag in _BREAK_TAGS and classes and names_break(classes):
+            self._pieces.append(BREAK)
+        has_showing_attribute = not SHOWING_ATTRIBUTES.isdisjoint(attributes)
+        has_unusual_kind = kind & (HIDDEN | SPACED | LINE_NUMBER) or "MathJax" in classes
+        may_be_unusual = has_showing_attribute or has_unusual_kind
+        if may_be_unusual and self._start_unusual_inline(tag, attributes, classes, kind):
+            return
+        if (has_showing_attribute or "block" in classes) and is_spaced(attributes):
+            self._add_space()
+            self._stack[-1] = self._add_space
         if (
             kind & MARKED
             or tag == "time"
@@ -291,17 +285,17 @@ class _Reader(Structure):
             or not _NOTED_ATTRIBUTES.isdisjoint(attributes)
         ):
             self._note(tag, attributes)
-        if tag == "span" and not self._pieces:
+        if not self._pieces and tag in _INITIAL_TAGS:
             self._has_named_initial = names_initial(classes)
             if "aria-label" in attributes:
                 self._take_label(attributes["aria-label"])
-        if tag in _BREAK_TAGS and classes and names_break(classes):
-            self._pieces.append(BREAK)
-        elif tag == "a" and "href" in attributes:
+                if attributes.get("role") == "img":
+                    self._take_initial(attributes["aria-label"])
+        if tag == "a" and "href" in attributes:
             self._start_link(attributes)
         elif tag in _CODE_TAGS:
+            self._stack[-1] = partial(self._end_code, len(self.blocks), len(self._pieces))
             self._pieces.append(CODE)
-            self._stack[-1] = self._end_code
         elif tag == "sup":
             self._stack[-1] = partial(
                 self._end_superscript, len(self.blocks), len(self._pieces), self._link_chars
@@ -314,23 +308,30 @@ class _Reader(Structure):
         self, tag: str, attributes: Attributes, classes: str, kind: int
     ) -> bool:
         """Take an inline element that is shown as a block, or is hidden; return whether it is."""
+        if "data-cfemail" in attributes:
+            self.data(address_in(attributes))
+            self._inner = RawElement()
+            return True
         is_unshown_itself = False
         if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
             is_unshown_itself = is_unshown(attributes)
             # A control may open an element that has an id.
             has_control = "id" in attributes or names_opened(classes)
             is_opened = is_unshown_itself and has_control
-            is_block = is_shown_as_block(attributes) and (
-                tag == "span" or (tag == "code" and keeps_spaces(attributes))
-            )
-            if is_opened or is_block:
+            if is_opened or is_block_itself(tag, attributes):
                 self._stack.pop()
                 self._start_block(tag, attributes)
                 return True
             is_decoration = attributes.get("aria-hidden") == "true"
             if is_unshown_itself or is_decoration:
                 kind |= HIDDEN
-        if not kind & HIDDEN and "MathJax" not in classes:
+        if kind & SPACED and tag == "code" and not self._pieces:
+            self._stack.pop()
+            self._start_block(tag, attributes)
+            return True
+        is_number = kind & LINE_NUMBER and names_line(self._at.names)
+        is_drawn = "MathJax" in classes and not tag.startswith("mjx-")
+        if not (kind & HIDDEN or is_number or is_drawn):
             return False
         if kind & HIDDEN and not is_unshown_itself:
             self._inner = Unseen(is_for_reader=attributes.get("aria-hidden") != "true")
@@ -348,8 +349,11 @@ class _Reader(Structure):
             self._stack[-1] = partial(
                 self._end_protected_link, len(self.blocks), len(self._pieces), href
             )
-        if href.startswith("#"):
-            self.page.controlled.add(href[1:])
+        if href.startswith("javascript:"):
+            self.page.controlled.update(opened_by({"onclick": href}))
+        elif href.startswith("#"):
+            if "modal" not in attributes.get("rel", ""):
+                self.page.controlled.add(href[1:])
             if self._at.form == HEADING and self._at.parent is not None:
                 ignore_name(self._at.parent, href[1:])
         if "rel" in attributes or "creativecommons.org/" in href:
@@ -363,9 +367,8 @@ class _Reader(Structure):
         self._links_around -= 1
         if num_blocks < len(self.blocks):
             return
-        text = " ".join("".join(self._pieces[start:]).split())
-        address = address_in({"data-cfemail": href.removeprefix(PROTECTED_ADDRESS)})
-        if text == "[email protected]" and address:
+        address = address_of_link("".join(self._pieces[start:]), href)
+        if address:
             self._pieces[start:] = [address]
 
     def _end_spaced_link(self) -> None:
@@ -385,6 +388,9 @@ class _Reader(Structure):
         if tag == "math":
             self._inner = Formula(attributes)
             return
+        if tag in _DRAWINGS and not self._pieces:
+            self._inner = Drawing(attributes.get("aria-label", ""))
+            return
         kind = attributes.get("type", "").strip().lower() if tag == "script" else ""
         is_title = tag == "title" and self.page.title is None
         is_needed = is_title or kind.startswith(("application/ld+json", "math/tex"))
@@ -402,6 +408,8 @@ class _Reader(Structure):
                 self._add_formula(latex, inner.is_large)
             elif text := inner.text():
                 self.data(text)
+        elif isinstance(inner, Drawing):
+            self._take_initial(inner.text())
         elif isinstance(inner, Unseen):
             self._add_unseen(inner)
         elif inner is not None and inner.kind is not None:
@@ -414,6 +422,8 @@ class _Reader(Structure):
                 self._add_formula(clean_latex(text), "mode=display" in inner.kind)
 
     def _start_button(self, tag: str, attributes: Attributes) -> None:
+        if "class" in attributes and names_part(attributes["class"]):
+            self._controls.open_next(self._at)
         # A button in a heading opens the text below it.
         if self._at.form == HEADING and not self._pieces:
             self._stack.append(None)
@@ -422,24 +432,12 @@ class _Reader(Structure):
             self._start_block(tag, attributes)
 
 
-_VOID = (
-    "br",
-    "meta",
-    "link",
-    "img",
-    "input",
-    "base",
-    "area",
-    "param",
-    "frame",
-    "embed",
-    "source",
-    "track",
-)
+_VOID = "br meta link img input base area param frame embed source track".split()
 _STARTS: dict[str, Callable[[_Reader, str, Attributes], None]] = {
     **dict.fromkeys(NOT_TEXT, _Reader._start_unseen),
     **dict.fromkeys(BLOCK, _Reader._start_block),
     **dict.fromkeys(INLINE, _Reader._start_inline),
+    **dict.fromkeys(_BARE, _Reader._start_bare),
     **dict.fromkeys(("html", "head", "body"), _Reader._start_page),
     **dict.fromkeys(_VOID, _Reader._start_void),
     "button": _Reader._start_button,

@@ -5,7 +5,6 @@ Whether a table has data is decided when it ends, from the blocks in it (`tables
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from itertools import islice
 
@@ -13,6 +12,7 @@ from owt_pipeline.stages.extract.html.blocks import (
     CODE,
     DISPLAY,
     FORMULA,
+    HEADING,
     OTHER,
     PARAGRAPH,
     PREFORMATTED,
@@ -20,8 +20,10 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
+from owt_pipeline.stages.extract.html.code import read_lines, take_code
 from owt_pipeline.stages.extract.html.initials import (
     INITIAL,
+    initial_in,
     is_initial,
     with_initial,
     without_gap,
@@ -36,29 +38,27 @@ from owt_pipeline.stages.extract.html.inner import (
 )
 from owt_pipeline.stages.extract.html.marks import MarkCollector, ParsedPage
 from owt_pipeline.stages.extract.html.names import CHROME
+from owt_pipeline.stages.extract.html.pieces import (
+    BREAK,
+    is_missing_value,
+    read_pieces,
+    superscript,
+)
 from owt_pipeline.stages.extract.html.tables import (
-    MAX_SPAN,
     Cell,
     Table,
+    integer_in,
     numbered_lines,
     rows_of_data,
+    span_in,
 )
 
-BREAK = "\x00"
-"""Represents `<br>` until a block is complete; parsed text has no zero characters."""
 _MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others only
 TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
 """Forms of text that may begin with a large letter."""
-# A script that takes an object for a text writes this.
-_SCRIPT_OBJECTS = re.compile(r"(?:\[object \w+\][,;\s]*)+")
-_LINE_ENDS = re.compile("\n+")
-_EMPTY_LINES = re.compile("\n{3,}")
+_MAX_VALUE_CHARS = 10
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 _MAX_SCRIPT_PIECES = 20
-# Superscripts that keep meaning after a digit, a bracket or a word of one or two letters; `e` and
-# `o` are ordinals.
-_EXPONENT = re.compile(r"[-−–+]?(?:\d+[a-z]?|[bijkmnpqtxyzA-Z])(?:[-−–+](?:\d+|[a-z]))?[-−–+]?")
-_BASE = re.compile(r"(?:[\d)\]}]|(?<![^\W\d_])[^\W\d_]{1,2})$")
 
 Opened = Container | Callable[[], None] | None
 """An open element: a container, what to do at the end of another one, or None for nothing."""
@@ -126,6 +126,8 @@ class Structure:
         self._for_readers = ""
         self._for_eyes = ""
         self._unseen_at = 0, 0
+        # Whether there is code, which may have numbers or a button next to it.
+        self._has_code = False
         # The blocks of navigation and footers.
         self._skipped: list[Block] = []
         self._open_tables: list[Table] = []
@@ -153,17 +155,25 @@ class Structure:
 
     def _end_block(self) -> None:
         """Make a block of the pieces."""
-        text, marked = _read_pieces("".join(self._pieces))
+        joined = "".join(self._pieces)
+        text, marked = read_pieces(joined)
         if text[1:2] == " " and len(self._pieces[0].strip()) == 1 and marked is None:
             text = without_gap(text, is_named=self._has_named_initial)
-        is_object = text.startswith("[object ") and _SCRIPT_OBJECTS.fullmatch(text) is not None
-        if text and not is_object:
+        container = self._at
+        may_be_value = (len(text) < _MAX_VALUE_CHARS or text[0] == "[") and marked is None
+        is_missing = may_be_value and is_missing_value(text, container, bool(self._open_tables))
+        # Few texts have fixed spaces, a class with `line` or code before, which is quickly known.
+        is_after_code = (
+            self._has_code and bool(self.blocks) and self.blocks[-1].form == PREFORMATTED
+        )
+        may_be_code = "\xa0" in joined or "ine" in container.names or is_after_code
+        if may_be_code and take_code(self.blocks, joined, container):
+            self._has_code = True
+        elif text and not is_missing:
             self._marks.end_block(text)
-            container = self._at
-            link_chars = min(self._link_chars, len(text))
-            block = Block(
-                container.form, text, link_chars, container, marked if marked != text else None
-            )
+            block = Block(container.form, text, 0, container, marked if marked != text else None)
+            if self._link_chars:
+                block.link_chars = min(self._link_chars, block.chars)
             block.links = self._links
             block.images = self._images
             self._images = 0
@@ -179,6 +189,13 @@ class Structure:
         self._links = 0
         self._initial = ""
         self._has_named_initial = False
+
+    def _take_initial(self, text: str) -> None:
+        """Take the text for a picture, if it is a large first letter."""
+        initial = initial_in(text)
+        if initial and not self._links_around:
+            self._initial = initial
+            self._initial_at = self._at
 
     def _leave_initial(self, container: Container) -> None:
         """Keep a letter at the end of a container that has nothing else, like a figure, for the
@@ -238,7 +255,20 @@ class Structure:
         if self._pieces:
             self._pieces.append(" ")
 
-    def _end_code(self) -> None:
+    def _end_code(self, num_blocks: int, start: int) -> None:
+        """Take the end of an inline element of code; one with `<br>` is a block of lines.
+
+        `num_blocks` and `start` are the numbers of blocks and of pieces at its start.
+        """
+        if num_blocks == len(self.blocks) and BREAK in self._pieces[start:]:
+            code = read_lines("".join(self._pieces[start:]))
+            if "\n" in code and self._at.form != HEADING:
+                del self._pieces[start:]
+                if self._pieces:
+                    self._end_block()
+                self.blocks.append(Block(PREFORMATTED, code, 0, self._at))
+                self._has_code = True
+                return
         self._pieces.append(CODE)
 
     def _end_quote(self, num_blocks: int, start: int) -> None:
@@ -262,15 +292,13 @@ class Structure:
         """
         if num_blocks < len(self.blocks) or len(self._pieces) >= start + _MAX_SCRIPT_PIECES:
             return
-        text = "".join(self._pieces[start:])
-        before = "".join(self._pieces[max(start - 8, 0) : start])
-        script = text.strip()
-        is_note = self._link_chars > link_chars
-        if is_note and script.isdecimal():
-            self._pieces[start:] = [f"[{script}]"]
-        elif not is_note and _EXPONENT.fullmatch(script) and _BASE.search(before):
-            written = script if script.lstrip("-−–+").isalnum() else f"{{{script}}}"
-            self._pieces[start:] = [f"^{written}", text[len(text.rstrip()) :]]
+        pieces = superscript(
+            "".join(self._pieces[start:]),
+            "".join(self._pieces[max(start - 8, 0) : start]),
+            is_note=self._link_chars > link_chars,
+        )
+        if pieces is not None:
+            self._pieces[start:] = pieces
 
     def _start_special(self, tag: str, attributes: Mapping[str, str], container: Container) -> None:
         """Take the start of code, and of a part of a list or a table."""
@@ -280,10 +308,10 @@ class Structure:
             self._inner = PreText(container.names)
         if tag == "li":
             if parent.tag == "ol":
-                container.number = _integer(attributes.get("value"), parent.number)
+                container.number = integer_in(attributes.get("value"), parent.number)
                 parent.number = container.number + 1
         elif tag == "ol":
-            container.number = _integer(attributes.get("start"), 1)
+            container.number = integer_in(attributes.get("start"), 1)
         elif tag == "table":
             is_layout = attributes.get("role") in ("presentation", "none")
             self._open_tables.append(Table(container, is_layout))
@@ -293,11 +321,13 @@ class Structure:
             if tag == "tr":
                 table.rows.append((parent.tag == "thead", []))
             elif tag in ("td", "th") and table.rows and parent.tag == "tr":
+                # On other cells, the number is that of the line in it.
+                is_first_numbered = "data-line" in attributes and not table.rows[-1][1]
                 cell = Cell(
                     container,
-                    columns=_span(attributes, "colspan"),
-                    rows=_span(attributes, "rowspan"),
-                    is_line_number=is_line_number(attributes),
+                    columns=span_in(attributes, "colspan"),
+                    rows=span_in(attributes, "rowspan"),
+                    is_line_number=is_line_number(attributes) or is_first_numbered,
                 )
                 table.rows[-1][1].append(cell)
 
@@ -311,7 +341,8 @@ class Structure:
         cells = self._open_tables[-1].rows[-1][1]
         if not cells:
             return False
-        is_marked = all(cell.is_line_number for cell in cells)
+        is_marked = all(cell.is_line_number or not cell.blocks for cell in cells)
+        is_marked &= cells[0].is_line_number
         if not is_marked and not (keeps_spaces(attributes) and all(cell.blocks for cell in cells)):
             return False
         return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
@@ -360,6 +391,8 @@ class Structure:
 
     def _leave_skipped(self) -> None:
         """Leave out the skipped blocks, unless they are most of the page."""
+        if not self._skipped:
+            return
         skipped = set(self._skipped)
         kept = [block for block in self.blocks if block not in skipped]
         chars = sum(block.chars for block in self._skipped)
@@ -369,7 +402,7 @@ class Structure:
     def _add_lines(self, lines: PreText) -> None:
         """Add code, as a block of its own or to the line of code before it."""
         text = lines.text()
-        is_continued = self._continues_lines()
+        is_continued = "\n" not in text and self._continues_lines()
         self._last_line = self._at
         if is_continued:
             last = self.blocks[-1]
@@ -378,6 +411,7 @@ class Structure:
             return
         # In a table these may be the numbers of the lines in another cell.
         is_numbering = bool(self._open_tables) and counts_up(text)
+        self._has_code = True
         if text.strip() and not is_numbering:
             self.blocks.append(Block(PREFORMATTED, text, 0, self._at, lines.language))
 
@@ -411,30 +445,3 @@ class Structure:
             self._count += 1
             container.children += 1
         container.end = self._count
-
-
-def _read_pieces(joined: str) -> tuple[str, str | None]:
-    """Return the text of joined pieces, and the text with its marks; None if it has no marks."""
-    # Most texts have only printable characters and single spaces, which is quickly known.
-    if joined.isprintable() and "  " not in joined:
-        return joined.strip(), None
-    if not (BREAK in joined or CODE in joined or FORMULA in joined or DISPLAY in joined):
-        return " ".join(joined.split()), None
-    lines = joined.replace(CODE + CODE, "").split(BREAK)
-    marked = "\n".join([" ".join(line.split()) for line in lines])
-    if marked.count(CODE) % 2:
-        # Code begins or ends around other blocks.
-        marked = marked.replace(CODE, "")
-    text = marked.replace(CODE, "").replace(FORMULA, "").replace(DISPLAY, "")
-    return _LINE_ENDS.sub("\n", text).strip(), _EMPTY_LINES.sub("\n\n", marked.strip("\n"))
-
-
-def _span(attributes: Mapping[str, str], name: str) -> int:
-    """Return the number of columns or rows that a cell spans."""
-    return min(max(_integer(attributes.get(name), 1), 1), MAX_SPAN)
-
-
-def _integer(text: str | None, otherwise: int) -> int:
-    """Return the number in an attribute; `otherwise` for anything else."""
-    text = (text or "").strip()
-    return int(text) if text.isdecimal() and len(text) < 10 else otherwise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -16,7 +17,7 @@ from owt_pipeline.stages.extract.html.blocks import (
 from owt_pipeline.stages.extract.html.inner import counts_up
 
 # Columns or rows that one cell spans. Some pages write 1000 for "all".
-MAX_SPAN = 50
+_MAX_SPAN = 50
 # In further columns, a cell that spans several counts once.
 _MAX_COLUMNS = 100
 # A longer cell is a column of a layout.
@@ -61,17 +62,13 @@ class Table:
 def numbered_lines(table: Table, blocks: list[Block]) -> Block | None:
     """Return the code in a table with a line and its number in each row; None for other tables.
 
-    The numbers are marked, or the first cells count up.
+    The numbers are marked, or the cells before the last ones count up.
     """
     rows = [row for _, row in table.rows if row]
     if len(rows) < 2:
         return None
-    if not all(row[0].is_line_number for row in rows):
-        first_texts = [_plain_cell(row[0].blocks) for row in rows]
-        if not all(first_texts) or not counts_up(" ".join(first_texts)):
-            return None
-        for row in rows:
-            row[0].is_line_number = True
+    if not all(row[0].is_line_number for row in rows) and not _mark_numbers(rows):
+        return None
     lines: list[str] = []
     language = next((block.marked for block in blocks if block.form == PREFORMATTED), None)
     for row in rows:
@@ -80,7 +77,29 @@ def numbered_lines(table: Table, blocks: list[Block]) -> Block | None:
         if any(block.form != PREFORMATTED for block in line_blocks):
             return None
         lines.append("\n".join(block.text for block in line_blocks))
+    if not any(lines):
+        return None
     return Block(PREFORMATTED, "\n".join(lines).strip("\n"), 0, table.container, language)
+
+
+def _mark_numbers(rows: list[list[Cell]]) -> bool:
+    """Mark the columns before the last one as numbers of lines; return whether they are.
+
+    A comparison of two versions has two columns, and a line that is only in one has no number in
+    the other.
+    """
+    num_columns = len(rows[0])
+    if any(len(row) != num_columns for row in rows):
+        return False
+    for column in range(num_columns - 1):
+        texts = [_plain_cell(row[column].blocks) for row in rows]
+        is_full = column > 0 or num_columns > 2 or all(texts)
+        if not is_full or not counts_up(" ".join(filter(None, texts))):
+            return False
+    for row in rows:
+        for cell in row[:-1]:
+            cell.is_line_number = True
+    return num_columns > 1
 
 
 def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:
@@ -169,3 +188,14 @@ def _skip_spanned(placed: list[Cell | None], rows_spanned: dict[int, int]) -> No
     while len(placed) < _MAX_COLUMNS and rows_spanned.get(len(placed), 0) > 0:
         rows_spanned[len(placed)] -= 1
         placed.append(None)
+
+
+def span_in(attributes: Mapping[str, str], name: str) -> int:
+    """Return the number of columns or rows that a cell spans."""
+    return min(max(integer_in(attributes.get(name), 1), 1), _MAX_SPAN)
+
+
+def integer_in(text: str | None, otherwise: int) -> int:
+    """Return the number in an attribute; `otherwise` for anything else."""
+    text = (text or "").strip()
+    return int(text) if text.isdecimal() and len(text) < 10 else otherwise
