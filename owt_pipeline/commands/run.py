@@ -20,6 +20,7 @@ from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.commands.dry_run import dry_run, dry_run_table
 from owt_pipeline.commands.setup import remember
+from owt_pipeline.engine.generations import is_last_generation_published
 from owt_pipeline.engine.plan import plan_stages
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
@@ -176,7 +177,7 @@ def keeping_first_flags(
     the settings get their earlier content back, unless they were edited since.
 
     If a stage is finished, only flags of runs that succeed are kept. The sources of a run with
-    `--add` (`is_adding`) are an exception: the root manifest has recorded them, so every later
+    `--add` (`is_adding`) are an exception: once a stage has published their generation, every later
     command needs them, such as the one that an error of this run advises.
     """
     earlier_settings = _read_settings(workdir)
@@ -190,6 +191,7 @@ def keeping_first_flags(
         elif is_adding and earlier_settings is not None:
             # New settings with only the sources would have the defaults of all other options.
             keep_flags(workdir, path, _sources_in(flags_by_stage))
+            settings_with_flags = _read_settings(workdir)
 
     try:
         yield keep
@@ -199,7 +201,7 @@ def keeping_first_flags(
     except Exception:
         # If a stage has finished with these flags, its output was built with them, so they stay.
         is_edited = _read_settings(workdir) != settings_with_flags
-        if not is_edited and not read_root(workdir)[0].datasets:
+        if not is_edited and not is_last_generation_published(read_root(workdir)[0]):
             _restore_settings(workdir, earlier_settings)
         raise
 

@@ -3,7 +3,8 @@
 The settings name the sources that the user wants. The root records which sources were added
 together, and how many shards they fill. A new source becomes a generation of its own if that is
 requested (`owt run RUN --add`). Settings that do not name a recorded source are an error, so that a
-lost settings file cannot empty a run.
+lost settings file cannot empty a run. Only a last generation from which nothing is published may be
+left out: its sources were wrong, or the command that added it was interrupted.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def record_generations(
             changed = stage.update_root(options, changed, runtime)
     if not write or (changed == root and version is not None):
         return changed, version
+    if root.generations:
+        _warn_of_dropped(root.generations[-1], changed, runtime.workdir)
     return swap_root(runtime.workdir, changed, version, runtime.run)
 
 
@@ -76,6 +79,8 @@ def with_generations(
             f"{workdir} contains {other}, which {stage.name} would replace: use another folder"
         )
     wished_by_name = {_name(source): source for source in wished}
+    generations = _without_dropped(root, wished_by_name)
+    recorded = [source for generation in generations for source in generation.sources]
     _check_named(stage, recorded, wished_by_name, root, workdir, is_adding=add)
     updated = [
         _with_current_sources(generation, number, wished_by_name)
@@ -92,6 +97,47 @@ def with_generations(
         num_shards = stage.shards_for(options, new)
         updated.append(Generation(stage.name, generations[-1].shard_numbers.stop, num_shards, new))
     return msgspec.structs.replace(root, generations=updated)
+
+
+def is_last_generation_published(root: Root) -> bool:
+    """Return whether a dataset has shards of the last generation."""
+    if not root.generations:
+        return False
+    start = root.generations[-1].shard_numbers.start
+    return any(manifest.num_shards > start for manifest in root.datasets.values())
+
+
+def _without_dropped(
+    root: Root, wished_by_name: Mapping[tuple[Any, Any], Mapping[str, Any]]
+) -> list[Generation]:
+    """Return the generations, without the last one if it was added by mistake.
+
+    Then nothing is published from it, and the settings name none of its sources.
+    """
+    last = root.generations[-1]
+    is_named = any(_name(source) in wished_by_name for source in last.sources)
+    if len(root.generations) == 1 or is_named or is_last_generation_published(root):
+        return root.generations
+    return root.generations[:-1]
+
+
+def _warn_of_dropped(last: Generation, changed: Root, workdir: Storage) -> None:
+    """Log a warning if the root is changed to one without its last generation."""
+    kept_names: set[tuple[Any, Any]] = set()
+    for generation in changed.generations:
+        kept_names.update(map(_name, generation.sources))
+    is_kept = any(_name(source) in kept_names for source in last.sources)
+    # A first run may begin again with other sources.
+    is_first = last.shard_numbers.start == 0
+    if is_kept or is_first:
+        return
+    names = ", ".join(str(source["name"]) for source in last.sources[:_MAX_NAMES])
+    logger.warning(
+        "the settings do not name %s, which a command has added to %s without success: the "
+        "generation is left out",
+        names,
+        workdir,
+    )
 
 
 def _with_current_sources(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.engine import runner
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.one_process import without_runner
+from tests.owt_pipeline.one_process import run_with_beam, without_runner
 from tests.owt_pipeline.runs import copy_of, made_once, run_owt, write_sources
 from tests.servers.azure import az_bucket
 from tests.servers.gcs import gcs_bucket
@@ -33,6 +34,12 @@ def _without_runner(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with without_runner():
         yield
+
+
+@pytest.fixture
+def with_beam(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the stages of one test through Beam's runner, also in a module without the mark."""
+    monkeypatch.setattr(runner, "_run_locally", run_with_beam)
 
 
 @pytest.fixture(autouse=True)

@@ -35,6 +35,10 @@ def forget_processes() -> None:
             value.cache_clear()
 
 
+run_with_beam = runner._run_locally
+"""What runs the unfinished stages of a command."""
+
+
 @contextlib.contextmanager
 def without_runner() -> Iterator[None]:
     """Run the stages without Beam's runner, which takes half of the CPU time."""

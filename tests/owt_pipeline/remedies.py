@@ -6,8 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from owt_pipeline.cli import main
-from tests.owt_pipeline.runs import ask_owt, run_here
+from tests.owt_pipeline.runs import ask_owt, made_once, run_here
 
 Words = list[object]
 COMMAND = re.compile(r"`(owt [^`]+)`")
@@ -65,11 +67,17 @@ def heal(words: Words, expected: str, table: Path | None = None) -> str:
     return output
 
 
-def make_run(folder: Path) -> Path:
-    """Make a finished run of the demo's pages, with options of its own, in a path with a space."""
+def run_to_copy(temporary: pytest.TempPathFactory) -> Path:
+    """Return a finished run of the demo's pages, with options of its own, in a path with a space.
+
+    All processes of the tests share it, so a test changes a copy. Its sources are beside it.
+    """
+    return made_once(temporary, "remedies", _make_run) / "my inputs/a run"
+
+
+def _make_run(folder: Path) -> None:
     inputs = folder / "my inputs"
     ask_owt("demo", "--write_inputs", inputs)
     run = inputs / "a run"
     sources = ("--dumps", inputs / "RS_demo.zst", "--pages_from", inputs / "demo.warc.gz")
     ask_owt("run", run, *sources, "--num_shards", 2, "--min_tokens", 64, "--workers", 1)
-    return run

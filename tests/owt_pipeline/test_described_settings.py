@@ -48,6 +48,7 @@ def test_a_card_shows_settings_that_change_no_document(
     assert parts_of_corpus(run) == parts
 
 
+@pytest.mark.slow
 def test_a_card_of_a_stage_that_was_killed_after_its_inputs_is_renewed(
     small_run: Path, small_config: Path, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def hostile(settings: Settings):  # type: ignore[no-untyped-def]
     return extract
 
 
+@pytest.mark.slow
 def test_a_hostile_page_costs_only_that_page() -> None:
     pages = ["one", "die", "two", "hang", "eat", ("three", "https://example.org/"), ""]
     extractor = owt.Extractor(

@@ -332,7 +332,7 @@ def test_an_extractor_that_fails_is_found_before_the_run(
         assert main([*map(str, run_words), "--extractor", f"of_mine:{valid}", "--dry_run"]) == 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_module_in_the_current_folder_is_found(own_code: Path, workers: int) -> None:
     code, output = owt_in(own_code, "import", "run", "texts.jsonl")
     assert code == 0, output

@@ -152,9 +152,13 @@ def change_settings_at_end(
     "broken",
     [
         pytest.param(lambda text: text + "\n[clean]\n[clean]\n", id="a table twice"),
-        pytest.param(lambda text: text + "\nno toml at all [", id="no TOML"),
         pytest.param(
-            lambda text: "clean = 5\n" + text.replace("[clean]", "[fetch2]"), id="no table"
+            lambda text: text + "\nno toml at all [", id="no TOML", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            lambda text: "clean = 5\n" + text.replace("[clean]", "[fetch2]"),
+            id="no table",
+            marks=pytest.mark.slow,
         ),
         pytest.param(lambda text: "", id="empty"),
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from tests.advice import advising_messages
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.remedies import COMMAND, Words, attempt, heal, make_run
+from tests.owt_pipeline.remedies import COMMAND, Words, attempt, heal, run_to_copy
 from tests.owt_pipeline.runs import ask_owt, copy_of, files_of
 
 
@@ -30,7 +30,7 @@ def write_dump(path: Path, number: int) -> Path:
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of the demo's pages, with options of its own. Its path has a space."""
-    return make_run(tmp_path_factory.mktemp("remedies"))
+    return run_to_copy(tmp_path_factory)
 
 
 @pytest.fixture

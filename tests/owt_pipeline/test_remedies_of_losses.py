@@ -18,7 +18,7 @@ from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT
-from tests.owt_pipeline.remedies import COMMAND, Words, attempt, follow, heal, make_run
+from tests.owt_pipeline.remedies import COMMAND, Words, attempt, follow, heal, run_to_copy
 from tests.owt_pipeline.runs import ask_owt, copy_of, files_of, manifest_of, root_of
 
 WITH_TEXT = ("warc", "pages", "documents", "clean")
@@ -27,7 +27,7 @@ WITH_TEXT = ("warc", "pages", "documents", "clean")
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of the demo's pages. Its path has a space."""
-    return make_run(tmp_path_factory.mktemp("losses"))
+    return run_to_copy(tmp_path_factory)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def crawl(tmp_path: Path) -> Words:
     return ["run", tmp_path / "a run", "--until", "extract", "--workers", "1"]
 
 
-@pytest.mark.parametrize("remedy", ["refetch", "restore"])
+@pytest.mark.parametrize("remedy", ["refetch", pytest.param("restore", marks=pytest.mark.slow)])
 def test_lost_segments_are_fetched_again_or_restored(
     crawl: Words, tmp_path: Path, remedy: str
 ) -> None:
@@ -102,6 +102,7 @@ def test_lost_segments_are_fetched_again_while_sources_are_added(
     assert manifest_of(run, "pages").counts.entered == 3
 
 
+@pytest.mark.slow
 def test_a_lost_archive_is_restored(run: Path, finished_run: Path, tmp_path: Path) -> None:
     archives = tmp_path / "archives"
     elsewhere = tmp_path / "elsewhere"
@@ -160,7 +161,7 @@ def test_a_lost_root_is_restored_from_a_backup(run: Path) -> None:
     assert copy.read_bytes() == backup
 
 
-@pytest.mark.parametrize("is_quiet", [False, True])
+@pytest.mark.parametrize("is_quiet", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_folders_that_hold_forgotten_texts_can_be_deleted(run: Path, is_quiet: bool) -> None:
     _, output = attempt(["forget", run, list_of_takedowns(run), "--workers", "1"])
     assert "may still contain the removed texts: see `owt forget --help`" in output
@@ -234,9 +235,9 @@ def test_a_half_added_generation_is_continued(tmp_path: Path) -> None:
         text = " ".join(f"word{number}{n}" for n in range(200))
         (tmp_path / f"{number}.jsonl").write_text(f'{{"text": "{text}."}}\n')
     flags = ["--languages", "all", "--workers", "1"]
-    ask_owt("import", run, tmp_path / "1.jsonl")
+    ask_owt("import", run, tmp_path / "1.jsonl", "--num_shards", 2)
     ask_owt("run", run, *flags)
-    ask_owt("import", run, tmp_path / "2.jsonl", "--add")
+    ask_owt("import", run, tmp_path / "2.jsonl", "--add", "--num_shards", 2)
     _, output = attempt(["verify", run])
     assert re.search("/ has 1 new shard: run `|/ has [0-9]+ new shards: run `", output)
     follow(output, [])
@@ -249,7 +250,7 @@ def test_a_half_added_generation_is_continued(tmp_path: Path) -> None:
     ("stage", "flags"),
     [
         ("clean", ["--min_tokens", "150"]),
-        ("dedupe", ["--threshold", "0.5"]),
+        pytest.param("dedupe", ["--threshold", "0.5"], marks=pytest.mark.slow),
         pytest.param("extract", ["--favor", "recall"], marks=pytest.mark.slow),
     ],
 )

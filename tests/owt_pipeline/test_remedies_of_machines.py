@@ -27,7 +27,7 @@ from tests.advice import advising_messages
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.conftest import BUCKETS
 from tests.owt_pipeline.fetch.archive_server import AGENT, CRAWLS, CommonCrawl, commoncrawl  # noqa: F401
-from tests.owt_pipeline.remedies import Words, attempt, heal, make_run
+from tests.owt_pipeline.remedies import Words, attempt, heal, run_to_copy
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of
 from tests.owt_pipeline.test_remedies import write_dump
 from tests.servers.process import free_port
@@ -35,7 +35,7 @@ from tests.servers.process import free_port
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("machines"))
+    return run_to_copy(tmp_path_factory)
 
 
 @pytest.fixture
@@ -155,6 +155,7 @@ def test_the_root_of_an_archive_is_named(
     assert manifest_of(tmp_path / "run", "pages").counts.left == 1
 
 
+@pytest.mark.slow
 def test_a_run_of_another_version_is_run_with_its_settings(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +230,7 @@ def test_a_file_system_without_hard_links_is_left(
     assert attempt(["import", tmp_path / "run", texts, "--workers", 1])[0] == 0
 
 
+@pytest.mark.slow
 def test_a_higher_limit_of_open_files_is_enough(tmp_path: Path) -> None:
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"text": "Some text of my own."}\n')

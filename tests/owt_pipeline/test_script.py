@@ -129,5 +129,5 @@ def test_a_failed_cell_can_be_run_again_at_once(
     assert process.returncode == 0, error
     assert "'zz' is not a known language" in out
     assert out.splitlines()[-1] == "ends"
-    assert "waiting up to" not in error
+    assert "is in use by" not in error
     assert differing(workdir, small_run) == []

@@ -170,6 +170,7 @@ def test_a_complete_run_leaves_the_files_of_its_successor(run: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("num_writes", [0, 1, 3, 6, 12])
+@pytest.mark.usefixtures("with_beam")
 def test_a_disk_that_takes_nothing_more_is_one_line(
     run: Path, code: int, num_writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +186,7 @@ def test_a_disk_that_takes_nothing_more_is_one_line(
     monkeypatch.setattr(disk, "_open_in", open_until_full)
     output = ask_owt("run", run, "--min_tokens", 65, "--workers", 1, code=1)
     (line,) = (line for line in output.splitlines() if line.startswith("owt: error: "))
-    assert "while running" not in line
+    assert "while running" not in line, "Beam names its transform there"
     monkeypatch.undo()
     ask_owt("run", run, "--min_tokens", 65)
 

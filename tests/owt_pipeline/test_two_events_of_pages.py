@@ -5,13 +5,20 @@ They are kills, lost rejects and lost places.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from owt_pipeline.engine import parts
+from owt_pipeline.engine.stage import Stage
+from owt_pipeline.errors import UserError
 from tests.owt_pipeline.one_process import (
     forget_processes,
     interrupt,
@@ -144,13 +151,16 @@ def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
 
 
 def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run: Path) -> None:
-    """It was killed after it had recorded a source, and before the settings named this source."""
+    """The settings do not name a source from which something is published, as an older copy."""
     dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
     earlier_settings = (run / "settings.toml").read_bytes()
-    with stopping_before_publication():
+    with stopping_at_publication_of("fetch"):
         ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
     (run / "settings.toml").write_bytes(earlier_settings)
-    cases = ((["--add", "--dumps", dumps[2]], dumps, 3), ([], dumps[1:2], 2))
+    cases: list[tuple[list[Any], list[Path], int]] = [
+        (["--add", "--dumps", dumps[2]], dumps, 3),
+        ([], dumps[1:2], 2),
+    ]
     for words, named, num_generations in cases:
         copy = copy_of(run, run.with_name(f"copy{len(words)}"))
         output = ask_owt("run", copy, *words, "--workers", 1, code=1)
@@ -257,16 +267,30 @@ def grown_run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return grown_run
 
 
-@pytest.mark.parametrize("stage", ["collect", "fetch", "export"])
+@contextlib.contextmanager
+def stopping_at_publication_of(name: str) -> Iterator[None]:
+    """Stop a stage that has written its shards, and none of the stages before it."""
+    publish = parts.publish
+
+    def publish_or_stop(stage: Stage, *arguments: Any) -> Any:
+        if stage.name == name:
+            raise UserError("stopped")
+        return publish(stage, *arguments)
+
+    with mock.patch.object(parts, "publish", publish_or_stop):
+        yield
+
+
+@pytest.mark.parametrize("stage", ["fetch", "export"])
 @pytest.mark.parametrize(
     "command", ["run", "run --until clean", "run --dry_run", "run --retry_failed", "forget"]
 )
 def test_any_command_continues_an_interrupted_growth(
     run: Path, finished_run: Path, grown_run: Path, stage: str, command: str, tmp_path: Path
 ) -> None:
-    """The root manifest has the new generation, so the settings name its sources from then on."""
-    with stopping_before_publication():
-        add_dump(run, tmp_path, finished_run, "--until", stage, code=1)
+    """Something is published from the new generation, so the settings name its sources."""
+    with stopping_at_publication_of(stage):
+        add_dump(run, tmp_path, finished_run, code=1)
     name, *flags = command.split()
     if name == "forget":
         (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
@@ -280,12 +304,41 @@ def test_any_command_continues_an_interrupted_growth(
     assert "no problems found" in ask_owt("verify", run)
 
 
+@pytest.mark.parametrize("flag", ["--dumps", "--links", "--warcs"])
+@pytest.mark.parametrize("is_corrected_at_once", [False, True])
+def test_a_wrong_source_is_left_out_after_its_error(
+    run: Path,
+    finished_run: Path,
+    grown_run: Path,
+    flag: str,
+    is_corrected_at_once: bool,
+    tmp_path: Path,
+) -> None:
+    """Whoever repaired the command was told of the wrong file for ever."""
+    inputs = finished_run.parent
+    wrong = {"--dumps": tmp_path / "cut.gz", "--links": inputs / "RS_B.gz"}
+    wrong["--dumps"].write_bytes((inputs / "RS_B.gz").read_bytes()[:60])
+    wrong["--warcs"] = tmp_path / "x.warc.gz"
+    wrong["--warcs"].write_bytes(b"not a WARC file")
+    settings = (run / "settings.toml").read_bytes()
+    output = ask_owt("run", run, "--add", flag, wrong[flag], "--workers", 1, code=1)
+    assert str(wrong[flag]) in output
+    assert (run / "settings.toml").read_bytes() == settings
+    assert len(root_of(run).generations) == 2
+    if not is_corrected_at_once:
+        assert "the generation is left out" in ask_owt("run", run, "--workers", 1)
+        assert differing(run, finished_run) == []
+    add_dump(run, tmp_path, finished_run)
+    assert differing(run, grown_run) == []
+    assert "no problems found" in ask_owt("verify", run)
+
+
 def test_a_failed_growth_writes_no_settings_where_there_are_none(
     run: Path, finished_run: Path, tmp_path: Path
 ) -> None:
     """Settings with the sources only would give all other options their defaults."""
     (run / "settings.toml").unlink()
     dumps = ["--dumps", finished_run.parent / "RS_A.gz"]
-    with stopping_before_publication():
+    with stopping_at_publication_of("fetch"):
         add_dump(run, tmp_path, finished_run, *dumps, code=1)
     assert not (run / "settings.toml").exists()

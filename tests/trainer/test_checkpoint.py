@@ -239,7 +239,7 @@ def test_a_lost_newest_checkpoint_is_reported_and_not_exported(
     train(config)
     assert f"{missing}; taking step-00000006, the newest intact one" in capsys.readouterr().out
     train(dataclasses.replace(config, max_steps=9))
-    assert "gone" not in capsys.readouterr().out
+    assert "is missing" not in capsys.readouterr().out
 
 
 def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainConfig) -> None:

@@ -162,7 +162,11 @@ def test_a_micro_batch_that_does_not_fit_on_the_gpu_is_named(
 
 @pytest.mark.parametrize(
     ("limit", "file"),
-    [(300, "training.html"), (9_000, "tokenizer.json"), (40_000, "model.safetensors")],
+    [
+        pytest.param(300, "training.html", marks=pytest.mark.slow),
+        pytest.param(9_000, "tokenizer.json", marks=pytest.mark.slow),
+        (40_000, "model.safetensors"),
+    ],
 )
 def test_a_file_that_a_full_disk_refuses_is_named(
     config: TrainConfig, limit: int, file: str

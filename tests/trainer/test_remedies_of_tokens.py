@@ -53,7 +53,15 @@ def test_tokens_are_made_first(run: Path) -> None:
     assert re.search(r"run `owt run \S+ --until tokenize`, or copy that file", str(error.value))
 
 
-@pytest.mark.parametrize("name", ["corpus", "clean", "token", "report"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "corpus",
+        pytest.param("clean", marks=pytest.mark.slow),
+        "token",
+        pytest.param("report", marks=pytest.mark.slow),
+    ],
+)
 def test_another_folder_of_a_run_names_the_tokens(run: Path, name: str) -> None:
     ask_owt("run", run, "--until", "tokenize", "--val_fraction", "0.4")
     with pytest.raises(ShardError, match="the tokens of this run are in ") as error:

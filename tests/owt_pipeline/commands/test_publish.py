@@ -186,6 +186,7 @@ def test_a_card_names_the_sources_of_the_run(
     assert text.count("\n## ") == text.count("\n\n## ")
 
 
+@pytest.mark.slow
 def test_a_card_of_imported_text_mentions_no_pages(small_run: Path, tmp_path: Path) -> None:
     texts = [{"text": f"Sentence {n} of a text of one's own. " * 40} for n in range(20)]
     (tmp_path / "own.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, texts)))

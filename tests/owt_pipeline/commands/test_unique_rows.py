@@ -171,6 +171,7 @@ def test_other_formats_are_refused_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_long_parquet_files_are_copied_in_batches(tmp_path: Path) -> None:
     texts = [f"{number} " + "x" * 1_000_000 for number in range(40)]
     table = pa.table({"text": [*texts, *texts[:3]]})

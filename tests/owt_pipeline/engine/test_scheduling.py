@@ -159,7 +159,7 @@ def documents_in(folder: Path, workers: int, fault: str = "") -> dict[str, bytes
     [
         ("UserError", UserError, "^the disk was pulled out$"),
         ("OSError", UserError, "the disk was pulled out$"),
-        ("KeyError", WorkerError, "in write_documents"),
+        pytest.param("KeyError", WorkerError, "in write_documents", marks=pytest.mark.slow),
         ("SIGKILL", UserError, "was killed, probably by the kernel"),
     ],
 )

@@ -73,11 +73,17 @@ def test_corpus_is_clean_without_duplicates(decided: Decided) -> None:
 @pytest.mark.parametrize(
     ("options", "applies"),
     [
-        ({"rules": ("exact",)}, lambda row: row["rule"] == "exact"),
+        pytest.param(
+            {"rules": ("exact",)}, lambda row: row["rule"] == "exact", marks=pytest.mark.slow
+        ),
         ({"rules": ("near",)}, lambda row: row["rule"] == "near"),
-        ({"rules": ("none",)}, lambda row: False),
+        pytest.param({"rules": ("none",)}, lambda row: False, marks=pytest.mark.slow),
         ({"min_similarity": 0.9}, lambda row: row["similarity"] >= 0.9),
-        ({"min_contained": 0.97}, lambda row: row["contained"] >= 0.97),
+        pytest.param(
+            {"min_contained": 0.97},
+            lambda row: row["contained"] >= 0.97,
+            marks=pytest.mark.slow,
+        ),
         (
             {"min_similarity": 1.0, "rules": ("near",)},
             lambda row: row["similarity"] == 1 and row["rule"] == "near",

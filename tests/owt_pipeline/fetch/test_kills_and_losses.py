@@ -3,6 +3,7 @@ without the event, and no answer that was kept is requested again."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -22,6 +23,7 @@ from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import canonical_url, id_of
+from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
@@ -32,6 +34,7 @@ from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.stages.fetch.web import live
 from owt_pipeline.storage.disk import Disk
 from owt_pipeline.storage.folder import Storage
+from schemas.manifest import ShardFile, ShardRecord
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.reading import records
 from tests.owt_pipeline.fetch.test_live import fetch, options_for
@@ -124,6 +127,20 @@ class Crawl(NamedTuple):
             for shard in range(NUM_SHARDS)
             for url_id in SegmentReader(self.runtime.workdir, root, shard, prefix, ids).ids.tolist()
         }
+
+    def check_named_files(self) -> None:
+        """Check that a reader of the run finds each file that the root or a record names.
+
+        A file is written before what names it, so this is so at any time.
+        """
+        workdir = self.runtime.workdir
+        root, _ = read_root(workdir)
+        named_files: list[ShardFile] = []
+        for manifest in root.datasets.values():
+            named_files += DatasetReader(workdir, manifest).table_of_files.files
+        for path in self.folder.glob("ledger/fetch/records/*.json"):
+            named_files += ShardRecord.from_json(path.read_bytes(), path.name).files
+        assert lost_files(workdir, named_files) == {}
 
     def files(self) -> dict[str, bytes]:
         """Return the files that pages/ consists of."""
@@ -269,6 +286,7 @@ def test_a_crawl_killed_at_any_write_continues_without_a_loss(
     web.is_up = is_retry
     with killed_at(point, crawl.folder, is_after=is_after):
         crawl.fetch(retry_failed=is_retry)
+    crawl.check_named_files()
     kept_urls = crawl.kept_urls()
     requests_before = web.requested()
     root, _ = read_root(crawl.runtime.workdir)
@@ -303,6 +321,14 @@ def hold(path: Path) -> None:
     ShardLease(workdir, f"warc/{path.parent.name}").begin()
 
 
+def mislabel(path: Path) -> None:
+    """Give a record the content of another shard's, and lose the list that is read before it."""
+    (other,) = (record for record in path.parent.iterdir() if record != path)
+    shutil.copy(other, path)
+    for file_list in path.parents[2].glob("pages/files-*"):
+        file_list.unlink()
+
+
 SEGMENTS = "warc/part-00001/live-*"
 HARMLESS = [
     ("pages/part-*", Path.unlink),
@@ -315,6 +341,7 @@ HARMLESS = [
     ("ledger/pages/files-*", cut),
     ("ledger/fetch/records/*", Path.unlink),
     ("ledger/fetch/records/*", cut),
+    ("ledger/fetch/records/00000-*", mislabel),
     ("ledger/manifest.json", Path.unlink),
     ("ledger/manifest.json", cut),
     ("ledger/manifest.json.copy", Path.unlink),
@@ -397,3 +424,26 @@ def test_no_option_requests_a_page_twice(crawl: Crawl) -> None:
     assert {name: crawl.files()[name] for name in pages} == pages
     crawl.fetch(refetch=True)
     assert crawl.web.requested() == before + once_more
+
+
+def test_a_page_that_two_sources_have_is_there_once(
+    crawl: Crawl, finished: Finished, tmp_path: Path
+) -> None:
+    before = crawl.web.requested()
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    for segment in crawl.folder.glob("warc/*/live-*"):
+        shutil.copy(segment, archives)
+    pages = {url for url, outcome in finished.outcomes.items() if not isinstance(outcome[0], str)}
+    # The archive comes first, and the live web has the same pages in its segments.
+    with options_for(crawl.web.server, retries=0, pages_from=(str(archives),)) as options:
+        options = dataclasses.replace(options, sources=("archive", "live"))
+        run_stages([(STAGE, options)], crawl.runtime)
+    manifest = require_manifest(crawl.runtime.workdir, "pages")
+    rows = DatasetReader(crawl.runtime.workdir, manifest).table().to_pylist()
+    assert Counter(row["url"] for row in rows) == Counter(pages)
+    assert {row["source"] for row in rows} == {"archive"}
+    assert manifest.stats["from_archive"] == len(pages)
+    assert "from_live" not in manifest.stats
+    assert crawl.outcomes().keys() == finished.outcomes.keys()
+    assert crawl.web.requested() == before

@@ -47,7 +47,15 @@ def half(answer: Answer) -> Way:
     return lambda path, count: answer if random.Random(f"{path} {count}").random() < 0.5 else None
 
 
-@pytest.mark.parametrize("status", [403, 429, 500, 503])
+@pytest.mark.parametrize(
+    "status",
+    [
+        403,
+        pytest.param(429, marks=pytest.mark.slow),
+        pytest.param(500, marks=pytest.mark.slow),
+        503,
+    ],
+)
 def test_an_archive_that_refuses_half_of_requests_loses_no_page(
     status: int, archive: CommonCrawl, wayback: Wayback, write_urls: Write
 ) -> None:

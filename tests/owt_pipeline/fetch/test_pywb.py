@@ -39,6 +39,7 @@ def replayed(runtime: Runtime, collection: str) -> Manifest:
     return run_stage(STAGE, options, runtime)[0]
 
 
+@pytest.mark.slow
 def test_captures_that_pywb_replays_are_the_archive_s_pages(
     testdata: Path, place: str, write_urls: Write
 ) -> None:

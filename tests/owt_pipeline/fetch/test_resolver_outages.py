@@ -51,10 +51,10 @@ def urls_of(server: WebServer, hosts: list[str] = HOSTS) -> list[str]:
     ("number", "failed_hosts"),
     [
         (socket.EAI_AGAIN, HOSTS[::2]),
-        (socket.EAI_FAIL, HOSTS[1::2]),
+        pytest.param(socket.EAI_FAIL, HOSTS[1::2], marks=pytest.mark.slow),
         (socket.EAI_SYSTEM, HOSTS[:20]),
-        (socket.EAI_AGAIN, HOSTS[20:]),
-        (socket.EAI_AGAIN, HOSTS[::3]),
+        pytest.param(socket.EAI_AGAIN, HOSTS[20:], marks=pytest.mark.slow),
+        pytest.param(socket.EAI_AGAIN, HOSTS[::3], marks=pytest.mark.slow),
     ],
 )
 def test_a_resolver_that_fails_for_many_names_is_an_outage(

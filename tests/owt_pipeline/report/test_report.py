@@ -32,6 +32,7 @@ def test_a_rebuilt_report_has_the_same_bytes(small_run: Path, tmp_path: Path) ->
     assert not list((copy / ".tmp").glob("*"))
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_memory_are_spilled_unchanged(tmp_path: Path) -> None:
     def shown(memory: str, threads: int, *settings: str) -> list[tables.Row]:
         parameters = {"sample_urls": 5, "sample_documents": 3}
@@ -114,6 +115,7 @@ def test_a_run_of_imported_text_has_a_report_of_its_datasets(tmp_path: Path) -> 
     assert {"lengths", "documents"} <= set(sections_of(page))
 
 
+@pytest.mark.slow
 def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path) -> None:
     words = [f"word{i}" for i in range(600)]
     texts = [" ".join(words[start : start + 200]) for start in (0, 100, 400)]

@@ -120,6 +120,7 @@ def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
     assert pa.total_allocated_bytes() - bytes_before < table["tokens"].nbytes / 2
 
 
+@pytest.mark.slow
 def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_buffer(encodings.gpt2_tokenizer_json())
     tokenizer.add_tokens([AddedToken(f"⟪{i}⟫", normalized=False) for i in range(1 << 14)])

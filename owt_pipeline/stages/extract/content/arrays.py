@@ -29,7 +29,7 @@ def last_positions(mask: np.ndarray, position: np.ndarray, otherwise: int = -1) 
 
 def matrix(columns: Columns, count: int) -> np.ndarray:
     """Return columns of `count` blocks as one array (count, columns)."""
-    heights = [len(column) if np.ndim(column) == 2 else 1 for column in columns]
+    heights = [len(column) if getattr(column, "ndim", 0) == 2 else 1 for column in columns]
     rows = np.empty((sum(heights), count), dtype=np.float32)
     start = 0
     for height, column in zip(heights, columns, strict=True):

@@ -57,10 +57,10 @@ class Paths:
     """
 
     def __init__(self, containers: Sequence[Container], parents: Sequence[int]):
-        self.of_container: list[int] = []
-        self.parent: list[int] = []
-        self.name_of: list[int] = []
-        self.inherited: list[InheritedRow] = []
+        of_container: list[int] = []
+        parents_of_paths: list[int] = []
+        name_of: list[int] = []
+        inherited: list[InheritedRow] = []
         # The number of each path's last name without digits.
         plain_names: list[int] = []
         # Numbers for whatever is equal, in order of their first occurrence.
@@ -71,16 +71,17 @@ class Paths:
         names_numbers: dict[tuple[int, int], int] = {}
         last_numbers: dict[tuple[int, int], int] = {}
         for container, parent_index in zip(containers, parents, strict=True):
-            parent = self.of_container[parent_index] if parent_index >= 0 else -1
+            parent = of_container[parent_index] if parent_index >= 0 else -1
             tag = container.tag
             names = container.names
             kind = container.kind
-            path = path_numbers.setdefault((parent, tag, names, kind), len(self.parent))
-            self.of_container.append(path)
-            if path < len(self.parent):
+            num_paths = len(inherited)
+            path = path_numbers.setdefault((parent, tag, names, kind), num_paths)
+            of_container.append(path)
+            if path < num_paths:
                 continue
             plain = plain_numbers.setdefault((tag, _without_digits(names)), len(plain_numbers))
-            above = self.inherited[parent] if parent >= 0 else _ABOVE_BODY
+            above = inherited[parent] if parent >= 0 else _ABOVE_BODY
             depth, tags, kinds, chrome_depth, content_depth, of_tags, of_names, _ = above
             last_name = -1
             if parent >= 0:
@@ -93,13 +94,17 @@ class Paths:
             depth += 1
             tags |= _BIT_OF_TAG.get(tag, 0)
             kinds |= kind
-            self.inherited.append(
+            inherited.append(
                 (depth, tags, kinds, chrome_depth, content_depth, of_tags, of_names, of_last)
             )
-            self.parent.append(parent)
-            self.name_of.append(name_numbers.setdefault((tag, names), len(name_numbers)))
+            parents_of_paths.append(parent)
+            name_of.append(name_numbers.setdefault((tag, names), len(name_numbers)))
             plain_names.append(plain)
+        self.of_container = of_container
+        self.parent = parents_of_paths
         self.names = [f"<{tag}> {names}" for tag, names in name_numbers]
+        self.name_of = name_of
+        self.inherited = inherited
 
 
 @lru_cache(1 << 15)

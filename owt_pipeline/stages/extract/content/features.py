@@ -42,7 +42,7 @@ from owt_pipeline.stages.extract.html.names import (
 _FORMS = np.arange(ROW)[:, None]
 _TAG_BITS = np.arange(len(ANCESTOR_TAGS))[:, None]
 _KIND_FLAGS = np.array((HIDDEN, CHROME, COMMENT, UNSHOWN))[:, None]
-_ENDS = tuple(".!?…。！？:;\"”»'’)")
+_ENDS = frozenset(".!?…。！？:;\"”»'’)")
 _WORDS = bytes(b if b in (0, 95) or b > 127 or chr(b).isalnum() else 32 for b in range(256))
 """A table for bytes in lower case that leaves only words, and zeros between texts."""
 
@@ -158,7 +158,7 @@ def _measure(blocks: Sequence[Block], texts: Sequence[str], lower: bytes) -> tup
     """
     chars = np.array([block.chars for block in blocks], dtype=np.float64)
     links = np.array([block.link_chars for block in blocks], dtype=np.float64)
-    form = small_numbers(block.form for block in blocks)
+    form = small_numbers([block.form for block in blocks])
     codes = np.frombuffer(lower, dtype=np.uint8)
     starts = np.zeros(len(texts), dtype=np.intp)
     starts[1:] = np.flatnonzero(codes == 0) + 1
@@ -175,7 +175,7 @@ def _measure(blocks: Sequence[Block], texts: Sequence[str], lower: bytes) -> tup
         np.add.reduceat(mask, starts, dtype=np.int32) for mask in masks
     )
     words = np.maximum(spaces + 1.0, np.floor(chars / _MAX_CHARS_PER_WORD))
-    ends_sentence = small_numbers(text.endswith(_ENDS) for text in texts)
+    ends_sentence = small_numbers([text[-1] in _ENDS for text in texts])
     first_letters = [text[0] for text in texts]
     times = Counter(texts)
     columns = [

@@ -233,8 +233,8 @@ def _author(page: ParsedPage, head: Head) -> str | None:
     """Return the name of the author; None if the page does not have it."""
     declared = [page.metas.get(key) for key in NAMES["meta author"]]
     declared += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
-    for text in declared:
-        if name := name_of_person(_short(text) or ""):
+    for text in map(_short, declared):
+        if text and (name := name_of_person(text)):
             return name
     title = _title_container(page)
     for element in page.marked:
@@ -388,7 +388,9 @@ def _is_statement(link: BylineCandidate) -> bool:
 
 def _named(text: Any) -> str | None:
     """Return the licence with this URL or name; None if it is not a licence."""
-    text = " ".join(text.split()) if isinstance(text, str) else ""
+    if not isinstance(text, str):
+        return None
+    text = " ".join(text.split())
     if match := _CREATIVE_COMMONS.search(text):
         kind, version, country, public, public_version = match.groups()
         if public:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 HEADING, ITEM, PARAGRAPH, PREFORMATTED, ROW, OTHER = range(6)
 """The forms of text; the first four are features of the model."""
@@ -169,5 +170,11 @@ Key = tuple["Container | None", str, str]
 
 def key_of(container: Container) -> Key:
     """Return what siblings of one kind have in common."""
-    first_class = container.names.partition(" ")[0]
-    return container.parent, container.tag, _DIGITS.sub("", first_class)
+    return container.parent, container.tag, _first_class(container.names)
+
+
+# Siblings of one kind have the same names.
+@lru_cache(1 << 12)
+def _first_class(names: str) -> str:
+    """Return the first of names, without digits."""
+    return _DIGITS.sub("", names.partition(" ")[0])

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import resources
 from itertools import islice
 
-from owt_pipeline.stages.extract.html.blocks import Container
+from owt_pipeline.stages.extract.html.blocks import FORMS, OTHER, Container
 
 _LISTS = (
     resources.files("owt_pipeline.stages.extract.html")
@@ -53,6 +53,9 @@ TAG_KIND = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME
     "main": CONTENT,
 }
 """The kind of an element by its tag."""
+PLAIN = OTHER, 0
+FORM_AND_KIND = {tag: (FORMS.get(tag, OTHER), TAG_KIND.get(tag, 0)) for tag in (*FORMS, *TAG_KIND)}
+"""The form and the kind of a container by its tag; those of all other tags are PLAIN."""
 COMMENT_WORDS = frozenset(NAMES["comment words"])
 _KIND_OF_WORD = dict.fromkeys(COMMENT_WORDS, COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
 _CHROME_NAMES = frozenset(NAMES["chrome names"])
@@ -74,6 +77,12 @@ TARGETS = frozenset(NAMES["target attributes"])
 """Attributes of controls that name the element that they open."""
 CONTROLS = TARGETS | {"aria-controls", "onclick", "itemprop"}
 """Attributes of elements that open others, or that may name the page's author."""
+SHOWING_ATTRIBUTES = frozenset(("style", "hidden", "aria-hidden", "role", "data-cfemail"))
+"""Attributes, except classes, that change how an inline element is shown."""
+_NAMING_ATTRIBUTES = CONTROLS | {
+    *("role", "itemtype", "typeof", "property", "style", "hidden", "aria-hidden"),
+}
+"""Attributes except classes and ids that may give an element names or a kind."""
 
 _LEVEL = re.compile(r"\blevel[1-6]\b")
 _OPENS_PARTS = re.compile(r"collaps|accordion|spoiler|faq", re.IGNORECASE)
@@ -149,19 +158,30 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     get = attributes.get
     classes = get("class") or ""
     identifier = get("id") or ""
-    role = get("role")
-    prop = get("itemprop")
-    if identifier and (container.tag in HEADINGS or is_of_heading(classes)):
-        identifier = ""
-    kind = container.kind | read_names(classes)
-    if identifier:
+    names = classes
+    kind = container.kind
+    if classes:
+        kind |= read_names(classes)
+    if identifier and container.tag not in HEADINGS and not is_of_heading(classes):
+        names = f"{classes} {identifier}"
         # Most ids are new, so to cache them as lists of names would only take time.
         for name in identifier.split():
             kind |= read_name(name)[0]
-    names = f"{classes} {identifier}".strip()
+    container.names = names.strip()
+    container.kind = kind
+    # Most elements have only classes, an id and data for scripts.
+    if not _NAMING_ATTRIBUTES.isdisjoint(attributes):
+        _name_by_other_attributes(container, attributes)
+
+
+def _name_by_other_attributes(container: Container, attributes: Mapping[str, str]) -> None:
+    """Add to a container's names and kind those by other attributes than its classes and id."""
+    get = attributes.get
+    role = get("role")
+    prop = get("itemprop")
     if role is not None or prop is not None:
-        names = " ".join(filter(None, (names, role, prop)))
-    container.names = names
+        container.names = " ".join(filter(None, (container.names, role, prop)))
+    kind = container.kind
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
     if role == "comment" or _is_schema_comment(attributes):

@@ -8,13 +8,12 @@ main part: 30% of all blocks, and .03% of the main text.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from lxml import etree
 
-from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
+from owt_pipeline.stages.extract.html.blocks import CODE, HEADING, ITEM, Container
 from owt_pipeline.stages.extract.html.code import drop_labels
 from owt_pipeline.stages.extract.html.comments import mark_comments
 from owt_pipeline.stages.extract.html.controls import Controls
@@ -42,13 +41,15 @@ from owt_pipeline.stages.extract.html.marks import ParsedPage, opened_by
 from owt_pipeline.stages.extract.html.names import (
     BLOCK,
     CONTROLS,
+    FORM_AND_KIND,
     HIDDEN,
     INLINE,
     LINE_NUMBER,
     MARKED,
     NOT_TEXT,
+    PLAIN,
+    SHOWING_ATTRIBUTES,
     SPACED,
-    TAG_KIND,
     UNSHOWN,
     ignore_name,
     is_unshown,
@@ -57,7 +58,7 @@ from owt_pipeline.stages.extract.html.names import (
     names_part,
     read_names,
 )
-from owt_pipeline.stages.extract.html.pieces import BREAK
+from owt_pipeline.stages.extract.html.pieces import BREAK, with_breaks
 from owt_pipeline.stages.extract.html.structure import (
     LAYS_OUT,
     SPECIAL,
@@ -76,9 +77,6 @@ _INITIAL_TAGS = _BREAK_TAGS | {"strong", "big", "font"}
 _DRAWINGS = frozenset(("svg", "picture"))
 # Attributes of inline elements that are noted.
 _NOTED_ATTRIBUTES = CONTROLS | {"rel"}
-# Few pages have this, and searching for it takes less time than replacing.
-_MAY_END_BREAK = re.compile(rb"/br\s*/?>", re.IGNORECASE)
-_END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
 
@@ -89,10 +87,7 @@ def read_page(html: str, *, leaves_navigation: bool = True) -> ParsedPage:
     `leaves_navigation` is False where every block is needed, as for the fields of a labelled page.
     """
     # libxml2 stops at zeros, and browsers drop them.
-    page = html.encode("utf-8", "replace").replace(b"\x00", b"")
-    # libxml2 drops `</br>`, and browsers break the line.
-    if _MAY_END_BREAK.search(page):
-        page = _END_OF_BREAK.sub(b"<br>", page)
+    page = with_breaks(html.encode("utf-8", "replace").replace(b"\x00", b""))
     reader = _Reader()
     # libxml2 silently cuts a page at its limits, so `huge_tree` lifts them. `pages` limits time and
     # memory.
@@ -117,18 +112,6 @@ class _Reader(Structure):
         """Take the start of an element from the parser."""
         if self._inner is not None:
             self._inner.start(tag, attributes)
-            return
-        if tag in _BARE:
-            if attributes:
-                self._start_inline(tag, attributes)
-                return
-            if self._open_marks and tag != "wbr":
-                self._marks.start(tag, attributes, self._at, len(self._stack))
-            if self._flex is not None and self._stack[-1] is self._flex:
-                self._add_space()
-                self._stack.append(self._add_space)
-            else:
-                self._stack.append(None)
             return
         if self._open_marks and tag not in INLINE:
             self._marks.end_line()
@@ -197,9 +180,8 @@ class _Reader(Structure):
         if self._pieces:
             self._end_block()
         parent = self._at
-        container = Container(
-            self._count, tag, parent, FORMS.get(tag, OTHER), TAG_KIND.get(tag, 0), len(self.blocks)
-        )
+        form, kind = FORM_AND_KIND.get(tag, PLAIN)
+        container = Container(self._count, tag, parent, form, kind, len(self.blocks))
         self._count += 1
         parent.children += 1
         if parent.form == ITEM and tag in ("p", "div"):
@@ -211,9 +193,10 @@ class _Reader(Structure):
         if attributes:
             # Most elements have only classes, and `_name_block` would take longer.
             if len(attributes) == 1 and "class" in attributes:
-                container.names = attributes["class"]
-                container.kind |= read_names(container.names)
-                if names_flex(container.names):
+                classes = attributes["class"]
+                container.names = classes
+                container.kind = kind | read_names(classes)
+                if names_flex(classes):
                     self._flex = container
             else:
                 self._name_block(container, parent, attributes)
@@ -264,29 +247,37 @@ class _Reader(Structure):
             elif "alt" in attributes:
                 self._take_initial(attributes["alt"])
 
+    def _start_bare(self, tag: str, attributes: Attributes) -> None:
+        """Take an inline element that means nothing without attributes."""
+        if attributes:
+            self._start_inline(tag, attributes)
+            return
+        if self._open_marks and tag != "wbr":
+            self._marks.start(tag, attributes, self._at, len(self._stack))
+        if self._flex is not None and self._stack[-1] is self._flex:
+            self._add_space()
+            self._stack.append(self._add_space)
+        else:
+            self._stack.append(None)
+
     def _start_inline(self, tag: str, attributes: Attributes) -> None:
         if self._flex is not None and self._stack[-1] is self._flex:
             self._add_space()
             self._stack.append(self._add_space)
         else:
             self._stack.append(None)
-        kind = 0
-        classes = ""
-        if attributes:
-            if "data-cfemail" in attributes:
-                self.data(address_in(attributes))
-                self._inner = RawElement()
-                return
-            classes = attributes.get("class", "")
-            kind = read_names(classes)
-            if tag in _BREAK_TAGS and classes and names_break(classes):
-                self._pieces.append(BREAK)
-            if self._start_unusual_inline(tag, attributes, classes, kind):
-                return
-            may_be_spaced = "style" in attributes or "block" in classes or "role" in attributes
-            if may_be_spaced and is_spaced(attributes):
-                self._add_space()
-                self._stack[-1] = self._add_space
+        classes = attributes.get("class", "")
+        kind = read_names(classes) if classes else 0
+        if tag in _BREAK_TAGS and classes and names_break(classes):
+            self._pieces.append(BREAK)
+        has_showing_attribute = not SHOWING_ATTRIBUTES.isdisjoint(attributes)
+        has_unusual_kind = kind & (HIDDEN | SPACED | LINE_NUMBER) or "MathJax" in classes
+        may_be_unusual = has_showing_attribute or has_unusual_kind
+        if may_be_unusual and self._start_unusual_inline(tag, attributes, classes, kind):
+            return
+        if (has_showing_attribute or "block" in classes) and is_spaced(attributes):
+            self._add_space()
+            self._stack[-1] = self._add_space
         if (
             kind & MARKED
             or tag == "time"
@@ -317,6 +308,10 @@ class _Reader(Structure):
         self, tag: str, attributes: Attributes, classes: str, kind: int
     ) -> bool:
         """Take an inline element that is shown as a block, or is hidden; return whether it is."""
+        if "data-cfemail" in attributes:
+            self.data(address_in(attributes))
+            self._inner = RawElement()
+            return True
         is_unshown_itself = False
         if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
             is_unshown_itself = is_unshown(attributes)
@@ -442,6 +437,7 @@ _STARTS: dict[str, Callable[[_Reader, str, Attributes], None]] = {
     **dict.fromkeys(NOT_TEXT, _Reader._start_unseen),
     **dict.fromkeys(BLOCK, _Reader._start_block),
     **dict.fromkeys(INLINE, _Reader._start_inline),
+    **dict.fromkeys(_BARE, _Reader._start_bare),
     **dict.fromkeys(("html", "head", "body"), _Reader._start_page),
     **dict.fromkeys(_VOID, _Reader._start_void),
     "button": _Reader._start_button,

@@ -171,10 +171,9 @@ class Structure:
             self._has_code = True
         elif text and not is_missing:
             self._marks.end_block(text)
-            link_chars = min(self._link_chars, len(text))
-            block = Block(
-                container.form, text, link_chars, container, marked if marked != text else None
-            )
+            block = Block(container.form, text, 0, container, marked if marked != text else None)
+            if self._link_chars:
+                block.link_chars = min(self._link_chars, block.chars)
             block.links = self._links
             block.images = self._images
             self._images = 0
@@ -392,6 +391,8 @@ class Structure:
 
     def _leave_skipped(self) -> None:
         """Leave out the skipped blocks, unless they are most of the page."""
+        if not self._skipped:
+            return
         skipped = set(self._skipped)
         kept = [block for block in self.blocks if block not in skipped]
         chars = sum(block.chars for block in self._skipped)
