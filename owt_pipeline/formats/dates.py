@@ -90,8 +90,9 @@ def _parse(text: str, *, ignores_zone: bool) -> datetime | None:
         return None
     text = _GMT_OF_OFFSET.sub("", _ZONE_IN_BRACKETS.sub("", text))
     text = _HALF_OF_DAY.sub(r"\1m", text)
+    years = _YEAR.findall(_OFFSET_AFTER_TIME.sub("", text))
     # With two numbers of four digits, dateutil takes the second for a time.
-    if len(_YEAR.findall(_OFFSET_AFTER_TIME.sub("", text))) != 1:
+    if len(years) != 1:
         return None
     year_first = _YEAR_FIRST.match(text)
     if year_first is not None:
@@ -104,7 +105,11 @@ def _parse(text: str, *, ignores_zone: bool) -> datetime | None:
         _read(text, day_first, default, ignores_zone)
         for day_first, default in zip((False, True), _DEFAULTS, strict=True)
     }
-    return readings.pop() if len(readings) == 1 else None
+    reading = readings.pop()
+    if readings or reading is None:
+        return None
+    # dateutil takes the year of "27-28 Nov 2021" for a time.
+    return reading if reading.year == int(years[0]) else None
 
 
 def _read(text: str, day_first: bool, default: datetime, ignores_zone: bool) -> datetime | None:
