@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.dates import UnreadDates
 from owt_pipeline.formats.parquet import bounded_batches
 from owt_pipeline.formats.records import Record, parse_json, read_records
 from owt_pipeline.formats.splits import held_out_files
@@ -194,8 +195,9 @@ def test_a_date_is_one_of_any_unit_or_none(
     pq.write_table(pa.table({"text": ["a"], "date": dates, "in": nested}), tmp_path / "a.parquet")
     (record,) = read_records(str(tmp_path / "a.parquet"), "a", "parquet", columns=None)
     names = {field: field for field in FIELDS}
-    assert place(record, names)["date"] == expected
-    assert place(record, {**names, "date": "in.date"})["date"] == expected
+    unread_dates = UnreadDates()
+    assert place(record, names, unread_dates)["date"] == expected
+    assert place(record, {**names, "date": "in.date"}, unread_dates)["date"] == expected
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
