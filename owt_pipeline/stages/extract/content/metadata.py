@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from owt_pipeline.stages.extract.content.article import holds
 from owt_pipeline.stages.extract.content.bylines import (
     is_script_value,
     name_in_byline,
@@ -53,6 +54,8 @@ _NAMES_OTHERS = re.compile(
     r"related|recommend|recirc|teaser|(?<!no-)sidebar|popular|trending|most-?read|latest|up-?next|more-|outbrain|taboola",
     re.IGNORECASE,
 )
+# Elements after a byline that may be in it. A hostile page has thousands.
+_MAX_FOLLOWING = 20
 # A longer text is not a title, a name, or a statement on a licence.
 _MAX_STATEMENT_CHARS = 300
 
@@ -237,12 +240,26 @@ def _author(page: ParsedPage, head: Head) -> str | None:
         if text and (name := name_of_person(text)):
             return name
     title = _title_container(page)
-    for element in page.marked:
-        if _is_author(element) and not _is_of_another(element, title):
-            byline = (element.name or element).text[:_MAX_STATEMENT_CHARS]
-            if name := name_in_byline(byline):
-                return name
+    for index, element in enumerate(page.marked):
+        if not _is_author(element) or _is_of_another(element, title):
+            continue
+        byline = (element.name or element).text[:_MAX_STATEMENT_CHARS]
+        name = name_in_byline(byline)
+        following = page.marked[index + 1 : index + 1 + _MAX_FOLLOWING]
+        if name and not _lists_others(element, following, title):
+            return name
     return None
+
+
+def _lists_others(
+    element: BylineCandidate, following: Sequence[BylineCandidate], title: Container | None
+) -> bool:
+    """Return whether an element lists authors of other stories, like those that one can follow."""
+    for other in following:
+        is_in_element = holds(element.container, other.container)
+        if is_in_element and _is_author(other) and _is_of_another(other, title):
+            return True
+    return False
 
 
 def _is_author(element: BylineCandidate) -> bool:

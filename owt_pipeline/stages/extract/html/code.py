@@ -38,6 +38,7 @@ _CODE_LINE = re.compile(
     r"|\s(?:[-+*/|&:!=<>]?=|=>|->|&&|\|\||<<|>>)\s|\w\.\w+\(|\w::\w|\w\[\w+\]|\(\)"
 )
 _INDENTED = re.compile(r"[ \xa0]{2,}\S")
+_MAY_BE_INDENTED = re.compile(f"[{CODE}{FORMULA}{DISPLAY}]*[ \xa0]")
 # White space that a browser collapses.
 _SPACE = " \t\n\r\f"
 _SPACES = re.compile(f"[{_SPACE}]+")
@@ -124,15 +125,19 @@ def _join_line(blocks: list[Block], pieces: str, container: Container) -> bool:
     last = blocks[-1]
     if last.chars > _MAX_CODE_CHARS or not _is_next(last, container):
         return False
+    is_after_code = last.form == PREFORMATTED
+    # Most lines are paragraphs, and to look for the signs of code in them takes 1% of the time.
+    if not is_after_code and not _MAY_BE_INDENTED.match(pieces):
+        return False
     line = pieces.translate(_MARKS).replace("\xa0", " ").rstrip()
     is_indented = _INDENTED.match(line) is not None
     is_line = is_code(line) or names_line(container.names)
-    if last.form == PREFORMATTED:
+    if is_after_code:
         if not is_indented and not is_line:
             return False
     elif not is_indented or not is_code(last.text) or not is_line:
         return False
-    if last.form != PREFORMATTED:
+    if not is_after_code:
         _join_before(blocks)
         last = blocks[-1]
     last.text = f"{last.text}\n{line}"
