@@ -22,7 +22,6 @@ from benchmarks.extraction_model.gate import (
 )
 from benchmarks.extraction_model.labelled_pages import LabelledPage, read_labelled
 from benchmarks.extraction_model.loss import compare_losses, page_loss
-from benchmarks.extraction_model.validation import by_host
 
 NUM_PAGES = 400
 
@@ -155,9 +154,9 @@ class FixedModel:
 def test_a_fold_is_extracted_as_well_as_by_the_last_release(testdata: Path) -> None:
     """`python -m benchmarks.extraction_model.gate` compares all folds and seeds, in ten minutes."""
     pages = read_labelled(testdata / "web")
-    split = by_host()
-    examples_of_other_folds = examples([page for page in pages if split(page) != 0])
-    new_counts = judge_held_out(pages, examples_of_other_folds, folds=[0], seeds=[0])
+    # As in the command. Fewer examples would label other sentences, and a fit of other labels has
+    # an F1 that differs by as much as the gate rejects.
+    new_counts = judge_held_out(pages, examples(pages), folds=[0], seeds=[0])
     released = read_release(new_counts.pages, [0], RELEASE)
     changes = compare(new_counts.pages, released.counts, new_counts.counts)
     assert [fault for change in changes for fault in change.faults] == [], "\n".join(

@@ -247,7 +247,7 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     assert "there is nothing to forget: write one per line" in error
     assert "cannot read" in ask_owt("forget", small_run, tmp_path / "none.txt", code=1)
     path.write_text("https://example.org/a\n", encoding="utf-16")
-    assert "save it as UTF-8" in ask_owt("forget", small_run, path, code=1)
+    assert "saved as UTF-8" in ask_owt("forget", small_run, path, code=1)
     path.write_text("https://example.org/a\n", encoding="utf-8")
     assert "would be removed" in ask_owt("forget", small_run, path, "--dry_run")
     assert not root_of(small_run).takedowns
