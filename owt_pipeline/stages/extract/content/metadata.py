@@ -254,7 +254,12 @@ def _author(page: ParsedPage, head: Head) -> str | None:
 def _lists_others(
     element: BylineCandidate, following: Sequence[BylineCandidate], title: Container | None
 ) -> bool:
-    """Return whether an element lists authors of other stories, like those that one can follow."""
+    """Return whether an element before the title lists authors of other stories.
+
+    Sites list authors that one can follow. Below the title, a list of names is the byline.
+    """
+    if title is None or element.container.end > title.index:
+        return False
     for other in following:
         is_in_element = holds(element.container, other.container)
         if is_in_element and _is_author(other) and _is_of_another(other, title):
