@@ -333,6 +333,25 @@ def test_a_wrong_source_is_left_out_after_its_error(
     assert "no problems found" in ask_owt("verify", run)
 
 
+def test_a_takedown_meets_a_source_that_was_added_by_mistake(
+    run: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    """The takedown covers the run, and the next command leaves the source out."""
+    other = copy_of(finished_run, tmp_path / "other")
+    wrong = tmp_path / "cut.gz"
+    wrong.write_bytes((finished_run.parent / "RS_B.gz").read_bytes()[:60])
+    ask_owt("run", run, "--add", "--dumps", wrong, "--workers", 1, code=1)
+    url = rows_of(run, "corpus")[0]["url"]
+    (tmp_path / "takedowns.txt").write_text(f"{url}\n")
+    for each in (run, other):
+        ask_owt("forget", each, tmp_path / "takedowns.txt", "--workers", 1)
+        ask_owt("run", each, "--workers", 1)
+    assert len(root_of(run).generations) == 1
+    assert url not in [row["url"] for row in rows_of(run, "corpus")]
+    assert differing(run, other) == []
+    assert "no problems found" in ask_owt("verify", run)
+
+
 def test_a_failed_growth_writes_no_settings_where_there_are_none(
     run: Path, finished_run: Path, tmp_path: Path
 ) -> None:
