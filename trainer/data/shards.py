@@ -28,6 +28,11 @@ from schemas.datasets import LEDGER, SCHEMA_VERSION
 from trainer.data.remote import open_bucket, why_not
 
 _TOKENS = "tokens"
+# GPT-2's vocabulary.
+GPT2_VOCAB_SIZE = 50_257
+GPT2_EOT = 50_256
+# The tokenizer of shards whose ids came without one: a model of them reads and writes ids only.
+NO_TOKENIZER = Path(__file__).with_name("no_tokenizer.json")
 _NUM_COPYING = 8  # files at a time
 
 
