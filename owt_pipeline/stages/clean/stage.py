@@ -123,7 +123,7 @@ class Clean(Stage):
         """Return the functions that load the language model and GPT-2's vocabulary."""
         return (
             "owt_pipeline.stages.clean.documents:known_languages",
-            "owt_pipeline.formats.encoding:tiktoken_encoding",
+            "owt_pipeline.formats.gpt2_tokenizer:tiktoken_encoding",
         )
 
 
