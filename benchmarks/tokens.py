@@ -280,8 +280,8 @@ def measure_loader(num_tokens: int, seconds: float, rounds: int) -> bool:
     import torch
 
     from trainer.config import TrainConfig
-    from trainer.corpora import open_corpora
-    from trainer.data import Loader
+    from trainer.data.corpora import open_corpora
+    from trainer.data.loader import Loader
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
