@@ -81,7 +81,8 @@ def write_shards(
     Return the folder of the shards, `folder/tokens`. A document is the ids of a text without
     end-of-text. The second iterable has the documents of the validation split. The defaults of
     `vocab_size` and `eot` are GPT-2's. `tokenizer` is the tokenizer.json to sample and export with.
-    Without it, the trained model reads and writes ids only. A document's url_id is its number in its split.
+    Without it, the trained model reads and writes ids only. A document's url_id is its number in
+    its split.
 
     Documents are read one after the other, and about two million tokens are in memory. Raises
     ValueError, which contains the document's number, for ids that the vocabulary does not have;
