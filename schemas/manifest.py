@@ -199,6 +199,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.totals.get(kind, Total())
 
 
+PAGES = "pages"
+"""The kind of a generation's sources of pages. Its other sources have links or texts."""
+
+
 class Generation(msgspec.Struct, frozen=True):
     """The sources of a first run or one `--add`, and their shards in every dataset but report.
 
@@ -208,7 +212,8 @@ class Generation(msgspec.Struct, frozen=True):
       stage: the stage that reads the sources: `collect` or `import`.
       first: the first of its shards.
       shards: number of its shards.
-      sources: the files that it reads: kind, name, length, digest; `uri`, their latest path or URI
+      sources: the files that it reads, those with pages (`--pages_from`) last: kind, name, length,
+        digest; `uri`, their latest path or URI
         (that of a source that moved is updated); `stored`, the path of a copy in the run; `seen`,
         their mtime, their inode, and their SHA-256, which was computed then.
     """
@@ -222,6 +227,16 @@ class Generation(msgspec.Struct, frozen=True):
     def shard_numbers(self) -> range:
         """Return the numbers of the generation's shards."""
         return range(self.first, self.first + self.shards)
+
+    @property
+    def links(self) -> list[dict[str, Any]]:
+        """Return the sources that the first stage reads: of links, or of texts."""
+        return [source for source in self.sources if source["kind"] != PAGES]
+
+    @property
+    def pages(self) -> list[dict[str, Any]]:
+        """Return the sources in which `fetch` looks for pages of the generation's links."""
+        return [source for source in self.sources if source["kind"] == PAGES]
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import msgspec
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import read_root, swap_root
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.folder import Storage, is_gone
 from schemas.manifest import Generation, Root
 
 logger = logging.getLogger("owt")
@@ -43,6 +43,8 @@ def record_generations(
     for stage, options in stages:
         if not stage.inputs:
             changed = with_generations(changed, stage, options, runtime.workdir, add=runtime.add)
+        elif stage.flags:
+            changed = _with_pages(changed, stage, options, runtime)
         if write:
             changed = stage.update_root(options, changed, runtime)
     if not write or (changed == root and version is not None):
@@ -61,7 +63,7 @@ def with_generations(
     that the options do not name.
     """
     generations = root.generations
-    recorded = [source for generation in generations for source in generation.sources]
+    recorded = [source for generation in generations for source in generation.links]
     is_first = len(generations) <= 1 and not root.datasets
     if is_first and stage.name == "import":
         # `sources` of an import adds the recorded files to the named ones. A first import that
@@ -80,7 +82,7 @@ def with_generations(
         )
     wished_by_name = {_name(source): source for source in wished}
     generations = _without_dropped(root, wished_by_name)
-    recorded = [source for generation in generations for source in generation.sources]
+    recorded = [source for generation in generations for source in generation.links]
     _check_named(stage, recorded, wished_by_name, root, workdir, is_adding=add)
     updated = [
         _with_current_sources(generation, number, wished_by_name)
@@ -99,6 +101,85 @@ def with_generations(
     return msgspec.structs.replace(root, generations=updated)
 
 
+def _with_pages(root: Root, stage: Stage, options: Any, runtime: Runtime) -> Root:
+    """Return the root in which each generation has its sources of pages.
+
+    A generation has the files that were given with it, else all that exist. Once its pages are
+    published, it keeps them: a file that was deleted, or that the settings do not name any more,
+    changes nothing. Raises UserError for new files without new links, unless `--add` requests
+    them, and for an unfetched generation whose files are all gone.
+    """
+    recorded = [source for generation in root.generations for source in generation.pages]
+    wished = list(stage.sources(options, recorded))
+    wished_by_uri = {source["uri"]: source for source in wished}
+    wished_by_content = {_named_content(source): source for source in wished}
+    uris = {source["uri"] for source in recorded}
+    contents = set(map(_named_content, recorded))
+    new = [
+        source
+        for source in wished
+        if source["uri"] not in uris and _named_content(source) not in contents
+    ]
+    published = root.datasets.get(stage.output)
+    num_published = 0 if published is None else published.num_shards
+    is_joining = bool(new) and root.num_shards <= num_published
+    if is_joining and recorded:
+        _check_joining(recorded, new, runtime)
+    generations = []
+    earlier_uris: set[str] = set()
+    for generation in root.generations:
+        pages = []
+        for source in generation.pages:
+            moved = wished_by_content.get(_named_content(source), source)
+            pages.append(wished_by_uri.get(source["uri"], moved))
+        is_last = generation is root.generations[-1]
+        if generation.shard_numbers.stop > num_published:
+            pages = [source for source in pages if source["uri"] in wished_by_uri]
+            pages = [source for source in pages if source["uri"] not in earlier_uris]
+            if is_last:
+                pages += new
+            pages = pages or _existing(wished)
+        elif is_joining:
+            pages += new
+        earlier_uris.update(source["uri"] for source in pages)
+        pages.sort(key=lambda source: (source["name"], source["uri"]))
+        sources = [*generation.links, *pages]
+        generations.append(msgspec.structs.replace(generation, sources=sources))
+    return msgspec.structs.replace(root, generations=generations)
+
+
+def _check_joining(
+    recorded: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], runtime: Runtime
+) -> None:
+    """Raise UserError unless the pages of all generations may be read again, with new files."""
+    if not runtime.add:
+        raise UserError(
+            f"fetch: {new[0]['name']} is new in {runtime.workdir}, whose links have their pages: "
+            "repeat the command with --add to read the pages of all generations again"
+        )
+    for source in recorded:
+        if is_gone(source["uri"]):
+            raise UserError(
+                f"fetch: {new[0]['name']} cannot be added to the pages of all generations, since "
+                f"{source['uri']} is missing: restore it, or add the file together with new links"
+            )
+
+
+def _existing(sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sources whose files exist; raise UserError if there are some, but none exists."""
+    existing = [source for source in sources if not is_gone(source["uri"])]
+    if sources and not existing:
+        raise UserError(
+            f"fetch: {sources[0]['uri']} is missing, and new links need pages: give WARC files "
+            "with their pages as --pages_from"
+        )
+    return existing
+
+
+def _named_content(source: Mapping[str, Any]) -> tuple[Any, str]:
+    return source["name"], _content(source)
+
+
 def is_last_generation_published(root: Root) -> bool:
     """Return whether a dataset has shards of the last generation."""
     if not root.generations:
@@ -115,7 +196,7 @@ def _without_dropped(
     Then nothing is published from it, and the settings name none of its sources.
     """
     last = root.generations[-1]
-    is_named = any(_name(source) in wished_by_name for source in last.sources)
+    is_named = any(_name(source) in wished_by_name for source in last.links)
     if len(root.generations) == 1 or is_named or is_last_generation_published(root):
         return root.generations
     return root.generations[:-1]
@@ -125,13 +206,13 @@ def _warn_of_dropped(last: Generation, changed: Root, workdir: Storage) -> None:
     """Log a warning if the root is changed to one without its last generation."""
     kept_names: set[tuple[Any, Any]] = set()
     for generation in changed.generations:
-        kept_names.update(map(_name, generation.sources))
-    is_kept = any(_name(source) in kept_names for source in last.sources)
+        kept_names.update(map(_name, generation.links))
+    is_kept = any(_name(source) in kept_names for source in last.links)
     # A first run may begin again with other sources.
     is_first = last.shard_numbers.start == 0
     if is_kept or is_first:
         return
-    names = ", ".join(str(source["name"]) for source in last.sources[:_MAX_NAMES])
+    names = ", ".join(str(source["name"]) for source in last.links[:_MAX_NAMES])
     logger.warning(
         "the settings do not name %s, which a command has added to %s without success: the "
         "generation is left out",
@@ -145,7 +226,7 @@ def _with_current_sources(
 ) -> Generation:
     """Return a generation with its sources as they are now, and log each changed source."""
     sources = []
-    for recorded in generation.sources:
+    for recorded in generation.links:
         source = wished_by_name[_name(recorded)]
         if set(source) == {"kind", "name", "uri"}:
             # Only the root knows its content, such as what Reddit's API returned.
@@ -158,7 +239,7 @@ def _with_current_sources(
                 number,
             )
         sources.append(source)
-    return msgspec.structs.replace(generation, sources=sources)
+    return msgspec.structs.replace(generation, sources=[*sources, *generation.pages])
 
 
 def _new_sources(

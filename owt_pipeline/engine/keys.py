@@ -74,7 +74,9 @@ class KeyContents:
         content = [*self._stage_content, position, digests]
         if not self._stage.inputs:
             generations = self._root.generations[: number + 1]
-            content.append([key_sources(generation.sources) for generation in generations])
+            content.append([key_sources(generation.links) for generation in generations])
+        elif self._stage.flags:
+            content.append(key_sources(generation.pages))
         return content
 
     def _input_digests(self, shard: int) -> list[Any] | str | None:
@@ -129,10 +131,12 @@ def digest_of(content: Any) -> str:
 
 
 def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
-    """Return the sources of a stage without inputs, with the fields that shape bytes."""
-    if stage.inputs:
+    """Return the generations' sources that a stage reads, with the fields that shape bytes."""
+    if stage.inputs and not stage.flags:
         return []
     sources: list[dict[str, Any]] = []
     for generation in root.generations:
-        sources += key_sources(generation.sources)
+        read = generation.pages if stage.inputs else generation.links
+        # Generations may share files with pages.
+        sources += [source for source in key_sources(read) if source not in sources]
     return sources

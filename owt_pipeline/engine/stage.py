@@ -67,7 +67,7 @@ class Stage:
       libraries: distributions whose version shapes the bytes, for the records.
       can_patch: whether a shard can be made from the published shard, without the inputs, if only
         `shard_history` differs (export, for takedowns).
-      flags: the flag that names sources of each kind, for a stage without inputs.
+      flags: the flag that names sources of each kind, for a stage that reads sources.
       steps: its work.
       example: a command line for `--help`.
     """

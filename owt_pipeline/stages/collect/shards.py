@@ -49,7 +49,7 @@ def _sources_by_generation(run: StageRun) -> list[tuple[int, Source]]:
     """Return each source with the number of its generation, in the order of the generations."""
     sources: list[tuple[int, Source]] = []
     for number, generation in enumerate(run.root.generations):
-        for given in generation.sources:
+        for given in generation.links:
             uri = given.get("stored") or given["uri"]
             source = Source(len(sources), given["kind"], uri, given["name"])
             sources.append((number, source))

@@ -96,8 +96,9 @@ class Collect(Stage):
         for number, generation in enumerate(root.generations):
             sources = [
                 store_source(source, number, options, runtime.workdir)
-                for source in generation.sources
+                for source in generation.links
             ]
+            sources += generation.pages
             generations.append(msgspec.structs.replace(generation, sources=sources))
         return msgspec.structs.replace(root, generations=generations)
 

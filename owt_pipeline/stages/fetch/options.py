@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -19,6 +19,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.page_sources import GATHERED, PAGE_SOURCES, words_of_sources
 from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded, is_gone
 from schemas import option
+from schemas.manifest import PAGES
 from schemas.settings import shaping_options
 
 logger = logging.getLogger("owt")
@@ -210,14 +211,14 @@ def shaping_of(options: Options, sources: Iterable[str]) -> dict[str, Any]:
     return shaping
 
 
-def digest_of_source(options: Options, source: str, recorded: Recorded) -> str:
+def digest_of_source(options: Options, source: str, pages: Iterable[Mapping[str, Any]]) -> str:
     """Return hex digits that change whenever the source may respond otherwise.
 
-    They depend on the options, and on the archive files, which may be `recorded`.
+    They depend on the options, and on a generation's archive files, `pages`.
     """
     shaping = shaping_of(options, [source])
     del shaping["sources"]
-    files = key_sources(archives_of(options, recorded)) if source == "archive" else []
+    files = key_sources(pages) if source == "archive" else []
     content = json.dumps([FORMAT, shaping, files], sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
 
@@ -234,7 +235,7 @@ def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
             files.append(recorded_by_uri[uri])
             continue
         source = find_recorded(recorded, uri, uri.rpartition("/")[2])
-        files.append({**describe_source(uri, source), "uri": uri})
+        files.append({"kind": PAGES, **describe_source(uri, source), "uri": uri})
     return sorted(files, key=itemgetter("name"))
 
 

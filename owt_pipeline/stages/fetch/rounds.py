@@ -78,6 +78,12 @@ def _num_temporary_failures(record: ShardRecord) -> int:
     return sum(num for reason, num in num_by_reason.items() if Reason.of(reason) in TEMPORARY)
 
 
+def segment_prefix(run: StageRun, shard: int, source: str) -> str:
+    """Return the first part of the names of a shard's segments: the source and its digest."""
+    digests = run.properties["digests"][run.root.generation_number_of(shard)]
+    return f"{source}-{digests[source]}"
+
+
 def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
     """Raise UserError if the finished shard was built from segments of `source` that are now lost.
 
@@ -85,7 +91,7 @@ def check_nothing_lost(run: StageRun, shard: int, source: str) -> None:
     """
     if run.published is None:
         return
-    prefix = f"{source}-{run.properties['digests'][source]}"
+    prefix = segment_prefix(run, shard, source)
     for record in DatasetReader(run.workdir, run.published).table_of_files.records:
         if record.shard != shard or not _is_of_this_round(record, run.root):
             continue

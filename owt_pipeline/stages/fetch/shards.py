@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Summary, recorded_sources
+from owt_pipeline.engine.stage import Summary
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import replace_columns
@@ -33,7 +34,6 @@ from owt_pipeline.stages.fetch.archives.search import Capture
 from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
 from owt_pipeline.stages.fetch.options import (
     SHARDS_TOGETHER,
-    archives_of,
     digest_of_source,
 )
 from owt_pipeline.stages.fetch.outcomes import PAGES, write_outcomes
@@ -48,9 +48,9 @@ from owt_pipeline.stages.fetch.recorder import (
     until_stopped,
     with_client,
 )
-from owt_pipeline.stages.fetch.rounds import check_nothing_lost
+from owt_pipeline.stages.fetch.rounds import check_nothing_lost, segment_prefix
 from owt_pipeline.stages.fetch.segments import SegmentReader, SegmentWriter, isin_sorted
-from owt_pipeline.storage.folder import expand_globs
+from owt_pipeline.storage.folder import is_gone
 from owt_pipeline.version import __version__
 from schemas import DATASETS
 
@@ -73,25 +73,25 @@ _BATCH_ROWS = 1 << 14
 def set_up(run: StageRun) -> Summary:
     """Return the files to read and the digests of the sources, as properties of the run.
 
-    Raises UserError for an archive file that is missing, or an index that cannot be listed.
+    Raises UserError for an index that cannot be listed.
     """
     options: Options = run.options
-    recorded = recorded_sources(run.stage, run.published)
     properties: dict[str, Any] = {}
     if "archive" in options.order:
-        paths = expand_globs(options.pages_from, "--pages_from")
-        properties["archives"] = paths
-        for archive in archives_of(options, recorded):
-            if archive["uri"] not in paths:
-                raise UserError(
-                    f"--pages_from: {archive['uri']} is missing, but the run needs pages from it: "
-                    "restore it"
-                )
+        # The numbers of the files must not depend on which of these shards are made already.
+        archives: dict[tuple[str, str], str] = {}
+        for generation in run.root.generations:
+            if generation.first >= run.plan.num_settled:
+                for source in generation.pages:
+                    archives[source["name"], source["uri"]] = source["uri"]
+        properties["archives"] = [archives[place] for place in sorted(archives)]
+        properties["gone_archives"] = [uri for uri in properties["archives"] if is_gone(uri)]
     if options.cc_index:
         properties["cc_files"] = list_files(options)
-    properties["digests"] = {
-        source: digest_of_source(options, source, recorded) for source in options.order
-    }
+    properties["digests"] = [
+        {source: digest_of_source(options, source, generation.pages) for source in options.order}
+        for generation in run.root.generations
+    ]
     return Summary(properties=properties)
 
 
@@ -169,9 +169,14 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> Summary:
             "files": len(run.properties["cc_files"]),
         }
     if "archives" in run.properties:
-        properties["archives"] = summary(Archives(run))
-        for archive in properties["archives"]:
+        read = summary(Archives(run, run.properties["archives"]))
+        for archive in read:
             _warn_of_archive(archive)
+        # Files of published generations are not read again.
+        names = {archive["name"] for archive in read}
+        before = run.published.properties.get("archives", []) if run.published else []
+        kept = [archive for archive in before if archive["name"] not in names]
+        properties["archives"] = sorted([*kept, *read], key=itemgetter("name"))
     return Summary(properties=properties)
 
 
@@ -239,7 +244,7 @@ class ShardFetcher:
     def reader(self, source: str) -> SegmentReader:
         """Return the results of a source that are in segments."""
         if source not in self._readers:
-            prefix = f"{source}-{self._run.properties['digests'][source]}"
+            prefix = segment_prefix(self._run, self._shard, source)
             self._readers[source] = SegmentReader(
                 self._run.workdir, self._run.root, self._shard, prefix, self.ids
             )
@@ -347,7 +352,13 @@ class ShardFetcher:
             return
         urls = urls.sort_by("url_id")
         writer = reader.writer(_warcinfo(self._run, "archive"), date=0)
-        archives = Archives(self._run)
+        uris = [source["uri"] for source in self._run.generation_of(self._shard).pages]
+        for uri in self._run.properties["gone_archives"]:
+            if uri in uris:
+                raise UserError(
+                    f"--pages_from: {uri} is missing, but the run needs pages from it: restore it"
+                )
+        archives = Archives(self._run, uris)
         archives.look_up(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist())
         columns = [urls[name].to_pylist() for name in ("url_id", "url", "created_utc")]
         for url_id, url, created_utc in zip(*columns, strict=True):

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from owt_pipeline.engine.stage import (
@@ -36,7 +37,7 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.fetch.options import SHARDS_TOGETHER, Options, archives_of, shaping_of
 from owt_pipeline.stages.fetch.page_sources import GATHERED
-from schemas.manifest import Root, ShardRecord
+from schemas.manifest import PAGES, Root, ShardRecord
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
@@ -94,8 +95,11 @@ def _num_together(run: StageRun) -> int:
     return 0 if run.options.order == ("archive",) else SHARDS_TOGETHER
 
 
-def _archive_files(run: StageRun) -> range:
-    return range(len(run.properties.get("archives", ())))
+def _archive_files(run: StageRun) -> list[int]:
+    """Return the numbers of the archive files that exist."""
+    gone = run.properties.get("gone_archives", ())
+    archives = enumerate(run.properties.get("archives", ()))
+    return [number for number, uri in archives if uri not in gone]
 
 
 def _one_part_with_index(run: StageRun) -> range:
@@ -173,6 +177,7 @@ class Fetch(Stage):
     options = Options
     version = 10
     libraries = ("fastwarc", "isal")
+    flags = MappingProxyType({PAGES: "--pages_from"})
     steps = (
         Step(_index_archive, "index", keys=_archive_files),
         Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
@@ -188,8 +193,12 @@ class Fetch(Stage):
         """
         return {**shaping_of(options, options.order), "sources": list(options.order)}
 
+    def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
+        """Return the archive files that `--pages_from` names."""
+        return archives_of(options, recorded) if options.pages_from else []
+
     def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """Return the archive files.
+        """Return nothing: the generations have the archive files.
 
         Raises UserError for impossible options, before a run starts.
         """
@@ -204,7 +213,7 @@ class Fetch(Stage):
             from owt_pipeline.stages.fetch.web.addresses import parse_rules
 
             parse_rules(options.resolve)
-        return archives_of(options, recorded)
+        return []
 
     def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int

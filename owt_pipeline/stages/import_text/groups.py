@@ -40,7 +40,7 @@ def write_groups(run: StageRun) -> None:
         # Published shards keep their documents. Their files are not read again.
         if generation.first < run.plan.num_settled:
             continue
-        for source in generation.sources:
+        for source in generation.links:
             path = source["uri"]
             kind = run.options.format
             if kind == "auto":

@@ -110,17 +110,19 @@ class Archives:
     Attributes:
       files: their paths or URIs.
       folder: the folder of the index step's files.
-      records: the index step's records, one per archive file.
+      records: the index step's records, one per archive file; the shard is the number of the file.
       holdings, max_tries: as of `Archive`.
     """
 
     max_tries = math.inf
 
-    def __init__(self, run: StageRun):
+    def __init__(self, run: StageRun, uris: Sequence[str]):
+        """Open the indexes of those files of the run that have the paths or URIs `uris`."""
         self.files: list[str] = run.properties["archives"]
-        self.holdings = f"{len(self.files)} archive files"
+        self.holdings = f"{len(uris)} archive files"
         self.folder = run.work
-        self.records = run.records_of_step("index")
+        records = run.records_of_step("index")
+        self.records = [record for record in records if self.files[record.shard] in uris]
         self._options: Options = run.options
 
     def look_up(self, ids: np.ndarray, hosts: Iterable[str]) -> None:
@@ -176,7 +178,7 @@ class Archives:
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
         """Yield the captures of URLs in some buckets of each file."""
         wanted_ids = pa.array(ids, pa.uint64())
-        for number, record in enumerate(self.records):
+        for record in self.records:
             with self.folder.open(_path(record, "index")) as file, pa.ipc.open_file(file) as arrow:
                 for bucket in sorted(buckets):
                     batch = arrow.get_batch(bucket)
@@ -186,14 +188,15 @@ class Archives:
                     if not batch.num_rows:
                         continue
                     table = pa.Table.from_batches([batch])
-                    files = pa.array([number] * len(table), pa.int32())
+                    files = pa.array([record.shard] * len(table), pa.int32())
                     yield table.append_column("file", files)
 
 
 def summary(archives: Archives) -> list[dict[str, Any]]:
     """Return counts and damage of each archive file, for the manifest."""
     summaries = []
-    for path, record in zip(archives.files, archives.records, strict=True):
+    for record in archives.records:
+        path = archives.files[record.shard]
         counts = {name: record.stats[name] for name in COUNTS}
         entry = {"name": path.rpartition("/")[2], **counts}
         problem = archives.folder.read(_path(record, "damage")).decode()
