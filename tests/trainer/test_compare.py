@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.data.text import Tokenizer
 from trainer.model import GPT, ModelConfig
-from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, text_windows

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from lxml import html
 
 from tests.trainer.conftest import records_of, small_config
+from trainer.data.shards import open_dataset
+from trainer.data.text import Tokenizer
 from trainer.device import peak_tflops
 from trainer.distributed import Ranks
 from trainer.metrics import StepLog, progress_line
 from trainer.page import Page, chart, points
 from trainer.pretrained import load_pretrained
-from trainer.shards import open_dataset
-from trainer.text import Tokenizer
 from trainer.train import train
 from trainer.validation import windows_of_text
 

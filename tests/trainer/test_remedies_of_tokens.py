@@ -16,9 +16,9 @@ from tests.owt_pipeline.remedies import COMMAND, attempt
 from tests.owt_pipeline.runs import ask_owt, files_of
 from tests.trainer.conftest import EOT, small_config
 from trainer.checkpoint import CheckpointError
-from trainer.corpora import open_corpora
-from trainer.shards import ShardError, open_dataset
-from trainer.tools.export_tokens import export_tokens
+from trainer.data.corpora import open_corpora
+from trainer.data.export_tokens import export_tokens
+from trainer.data.shards import ShardError, open_dataset
 from trainer.train import train
 
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
-from trainer.shards import ShardError, open_dataset
-from trainer.tools.export_tokens import main
+from trainer.data.export_tokens import main
+from trainer.data.shards import ShardError, open_dataset
 
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.config import TrainConfig
-from trainer.corpora import open_corpora
-from trainer.shards import Documents
-from trainer.tools import documents
+from trainer.data import documents
+from trainer.data.corpora import open_corpora
+from trainer.data.shards import Documents
 from trainer.train import train
 
 from .conftest import Capture, WriteTokens
@@ -143,7 +143,7 @@ class LongOnes:
 def test_documents_of_a_sampler_that_reads_them_whole_are_named(
     tmp_path: Path, write_tokens: WriteTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.corpora.Packed", LongOnes)
+    monkeypatch.setattr("trainer.data.corpora.Packed", LongOnes)
     tokens = write_tokens(tmp_path / "data", [[d] * n for d, n in enumerate(FIRST)])
     config = trained(tmp_path / "run", [str(tokens)])
     entries = list(documents.documents_of(config.out, 2))

@@ -27,9 +27,9 @@ from schemas import SettingsError, option
 from trainer.checkpoint import Record
 from trainer.command_line import read_text, run_command
 from trainer.config import TrainConfig, config_of
+from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype, device_of
 from trainer.pretrained import ModelOptions, Pretrained, load_pretrained
-from trainer.text import Tokenizer
 from trainer.tools.evaluate import score_texts
 
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.

@@ -23,13 +23,13 @@ from schemas import option
 from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import run_command
 from trainer.config import config_of
-from trainer.corpora import Corpora, open_corpora
-from trainer.shards import Documents
+from trainer.data.corpora import Corpora, open_corpora
+from trainer.data.shards import Documents
 
 
 @dataclass(frozen=True)
 class DocumentsOptions:
-    """Settings of `trainer.tools.documents`."""
+    """Settings of `trainer.data.documents`."""
 
     step: int = option(help="counted from 1, as in metrics.jsonl", minimum=1)
     corpus: str | None = option(
@@ -130,7 +130,7 @@ def _read_urls(corpus: str, url_ids: list[int]) -> dict[int, str]:
 
 _ARGUMENTS = {"run": "a run's folder, or a checkpoint"}
 main = partial(
-    run_command, "trainer.tools.documents", __doc__, _ARGUMENTS, DocumentsOptions, print_documents
+    run_command, "trainer.data.documents", __doc__, _ARGUMENTS, DocumentsOptions, print_documents
 )
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from schemas import option
 from trainer.command_line import check_local, run_command
-from trainer.shards import Documents, ShardError, open_dataset
+from trainer.data.shards import Documents, ShardError, open_dataset
 
 # The numbers of element types in Megatron's index.
 _MEGATRON_TYPES = {"uint16": 8, "int32": 4}
@@ -32,7 +32,7 @@ _SCHEMA = pa.schema([("split", pa.string()), ("offset", pa.uint64()), ("url_id",
 
 @dataclass(frozen=True)
 class ExportTokensOptions:
-    """Settings of `trainer.tools.export_tokens`."""
+    """Settings of `trainer.data.export_tokens`."""
 
     format: str = option(
         "bin", "bin is nanoGPT's, megatron Megatron-LM's", choices=("bin", "megatron")
@@ -127,7 +127,7 @@ _ARGUMENTS = {
 }
 main = partial(
     run_command,
-    "trainer.tools.export_tokens",
+    "trainer.data.export_tokens",
     __doc__,
     _ARGUMENTS,
     ExportTokensOptions,

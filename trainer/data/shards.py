@@ -25,11 +25,10 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
-from trainer.remote import open_bucket, why_not
+from trainer.data.remote import open_bucket, why_not
 
 _TOKENS = "tokens"
 _NUM_COPYING = 8  # files at a time
-_BLOCK = 1 << 20  # bytes that are hashed at a time
 
 
 class ShardError(ValueError):
@@ -322,22 +321,15 @@ def _copy(run: _Run, file: TokenFile, cache: Path) -> Path:
         raise ShardError(
             f"{run.name}/{file.path} cannot be copied to {cache}: {why_not(error)}"
         ) from error
-    if sha256_of(part) != file.sha256:
+    with part.open("rb") as copied:
+        digest = hashlib.file_digest(copied, "sha256")
+    if digest.hexdigest() != file.sha256:
         part.unlink()
         raise ShardError(
             f"{run.name}/{file.path} was changed or damaged: its SHA-256 is not the manifest's"
         )
     part.replace(path)
     return path
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hex digest of a file, which is read in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
+from trainer.data.samplers import Sampler
+from trainer.data.shards import ShardError
 from trainer.model import Mask
-from trainer.samplers import Sampler
-from trainer.shards import ShardError
 
 _NUM_PREFETCHED = 2  # micro-batches
 
