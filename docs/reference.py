@@ -59,6 +59,7 @@ API = {
         "trainer.data.corpora:open_corpora",
         "trainer.data.corpora:Corpora",
         "trainer.data.loader:Loader",
+        "trainer.data.shard_writer:write_shards",
         "trainer.model:GPT",
         "trainer.config:TrainConfig",
     ],

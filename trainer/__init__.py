@@ -1,6 +1,6 @@
 """GPT-2 on token shards.
 
-    from trainer import GPT, preset, TrainConfig, train, open_corpora, Loader
+    from trainer import GPT, preset, TrainConfig, train, open_corpora, Loader, write_shards
 
 The import is light: a name is loaded when it is first used. `export_tokens` and `documents` of
 `trainer.data` run without torch.
@@ -21,6 +21,7 @@ _MODULES = {
     "train": "train",
     "open_corpora": "data.corpora",
     "Loader": "data.loader",
+    "write_shards": "data.shard_writer",
 }
 _WITHOUT_TORCH = ("trainer.data.export_tokens", "trainer.data.documents")
 __all__ = [*_MODULES]

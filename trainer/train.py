@@ -373,7 +373,8 @@ def _explaining(config: TrainConfig, model: GPT, loader: Loader, saver: Saver) -
             )
         else:
             origin = f"the last good checkpoint is {newest}"
-        tool = ["python", "-m", "trainer.data.documents", config.out, "--step", str(error.step)]
+        tool = ["python", "-m", "trainer.data.documents", config.out]
+        tool += ["--max_steps", str(config.max_steps), "--step", str(error.step)]
         raise Diverged(
             f"{error}; {origin}. Look at the step's documents ({shlex.join(tool)}), try a lower "
             f"learning_rate or more warm-up",

@@ -98,7 +98,7 @@ def main() -> None:
     seconds = []
     loss = torch.zeros(())
     with tempfile.TemporaryDirectory() as folder:
-        ids = np.memmap(export_tokens(arguments.data, Path(folder), "bin")[0], np.uint16, "r")
+        ids = np.memmap(export_tokens(arguments.data, Path(folder))[0], np.uint16, "r")
         for _ in range(arguments.steps):
             start = time.perf_counter()
             for _ in range(accumulation):

@@ -394,7 +394,7 @@ def test_a_damaged_name_of_the_newest_is_reported(
     assert steps(config) == [4, 6, 8]
 
 
-@pytest.mark.parametrize("name", [".newest.part", ".metrics.jsonl.part", ".training.html.part"])
+@pytest.mark.parametrize("name", [".newest.part", ".metrics.jsonl.part"])
 def test_a_full_disk_leaves_no_unfinished_file(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -164,7 +164,7 @@ def test_a_micro_batch_that_does_not_fit_on_the_gpu_is_named(
 @pytest.mark.parametrize(
     ("limit", "file"),
     [
-        pytest.param(300, "training.html", marks=pytest.mark.slow),
+        pytest.param(200, "metrics.jsonl", marks=pytest.mark.slow),
         pytest.param(9_000, "tokenizer.json", marks=pytest.mark.slow),
         (40_000, "model.safetensors"),
     ],

@@ -74,8 +74,8 @@ def test_exported_tokens_go_into_a_folder(run: Path) -> None:
     taken = run.parent / "a file"
     taken.touch()
     with pytest.raises(ShardError, match="a file is a file, where a folder is needed: name anoth"):
-        export_tokens(str(run / "tokens"), taken, "bin")
-    assert export_tokens(str(run / "tokens"), run.parent / "a folder", "bin")
+        export_tokens(str(run / "tokens"), taken)
+    assert export_tokens(str(run / "tokens"), run.parent / "a folder")
 
 
 @pytest.mark.parametrize("is_checked", [True, False])

@@ -13,7 +13,7 @@ import pytest
 from trainer.config import TrainConfig
 from trainer.data import documents
 from trainer.data.corpora import open_corpora
-from trainer.data.shards import Documents
+from trainer.data.mapped_documents import Documents
 from trainer.train import train
 
 from .conftest import Capture, WriteTokens
@@ -33,7 +33,7 @@ def trained(out: Path, data: list[str], **settings: object) -> TrainConfig:
         width=16,
         context=CONTEXT,
         batch_tokens=8 * CONTEXT,
-        max_steps=1,
+        max_steps=3,
         val_every=0,
         device="cpu",
         seed=3,
@@ -58,7 +58,7 @@ def test_each_part_of_a_window_is_of_the_document_named(
         if weight is not None
     ]
     config = trained(tmp_path / "run", folders, sampler=sampler)
-    for step in (1, 2, 125):
+    for step in (1, 2, 3):
         first = 8 * (step - 1)
         covered = 0
         windows = open_corpora(config.data).sampler(config).windows(first, 8)
@@ -80,6 +80,9 @@ def test_the_command_prints_a_line_of_json_for_each(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines == list(documents.documents_of(config.out, 1))
     assert {line["sample"] for line in lines} == set(range(8))
+    assert documents.main([config.out, "--step", "4"]) == 2
+    error = capsys.readouterr().err
+    assert "has 3 steps, so there is no step 4: give a number from 1 to 3" in error
     assert documents.main([config.out, "--step", "0"]) == 2
     assert "--step: 0 is not a whole number of at least 1" in capsys.readouterr().err
 

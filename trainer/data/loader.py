@@ -100,6 +100,10 @@ class Loader:
                 yield self._split(number, tokens)
                 number += 1
 
+    def __iter__(self) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
+        """Yield inputs and targets from step 0 on, as `batches` does, without end."""
+        return self.batches(0)
+
     def _read(self, number: int) -> torch.Tensor:
         step, micro_step = divmod(number, self.accumulation)
         windows = self.windows(step, micro_step)
