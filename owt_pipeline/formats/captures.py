@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
+from owt_pipeline.errors import raise_unless_damage
 from owt_pipeline.formats.file_kinds import flag_for, is_web_page
 from owt_pipeline.formats.messages import (
     REDIRECTS,
@@ -165,6 +166,7 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
     except BadRecord as error:
         problem = str(error)
     except OSError as error:
+        raise_unless_damage(error)
         problem = f"damage in it or after it: {' '.join(str(error).split())[:200]}"
         if not is_gzip and waiting is not None and not _is_apart(file, at, record.content_length):
             waiting = None
