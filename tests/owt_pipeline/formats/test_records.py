@@ -248,17 +248,19 @@ def test_repeated_long_texts_of_parquet_come_in_bounded_batches(
 
 
 @pytest.mark.parametrize(
-    ("name", "column"),
+    ("name", "make_column"),
     [
-        ("a.b", pa.array(["x" * 3_000_000] * 60)),
-        ("inner", pa.array([{"text": "x" * 3_000_000, "n": 1}] * 60)),
-        ("list", pa.array([["x" * 3_000_000]] * 60)),
-        ("bytes", pa.array([b"x" * 3_000_000] * 60)),
+        ("a.b", lambda: pa.array(["x" * 3_000_000] * 60)),
+        ("inner", lambda: pa.array([{"text": "x" * 3_000_000, "n": 1}] * 60)),
+        ("list", lambda: pa.array([["x" * 3_000_000]] * 60)),
+        ("bytes", lambda: pa.array([b"x" * 3_000_000] * 60)),
     ],
 )
-def test_long_texts_of_any_column_are_bounded(tmp_path: Path, name: str, column: pa.Array) -> None:
+def test_long_texts_of_any_column_are_bounded(
+    tmp_path: Path, name: str, make_column: Callable[[], pa.Array]
+) -> None:
     path = tmp_path / "texts.parquet"
-    pq.write_table(pa.table({name: column}), path)
+    pq.write_table(pa.table({name: make_column()}), path)
     with open_source(str(path)) as source:
         sizes = [batch.nbytes for batch in bounded_batches(source, pq.ParquetFile(source), [name])]
     assert sum(sizes) >= 180_000_000
