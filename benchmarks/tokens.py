@@ -47,7 +47,7 @@ import numpy as np
 import pyarrow as pa
 from token_shards import write_shards
 
-from owt_pipeline.formats import encoding as encodings
+from owt_pipeline.formats import gpt2_tokenizer
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome
 from owt_pipeline.ledger.root import require_manifest
@@ -148,7 +148,7 @@ def measure_stage(posts: Path, megabytes: int, rounds: int) -> bool:
 
         texts = make_texts(posts, num_characters)
         num_bytes = sum(len(text.encode()) for text in texts)
-        encoding = encodings.tiktoken_encoding()
+        encoding = gpt2_tokenizer.tiktoken_encoding()
         num_tokens = sum(len(encoding.encode_ordinary(text)) for text in texts)
         assert first_run.num_tokens == num_tokens
         print(
@@ -250,7 +250,7 @@ def run_tokenize(corpus: Path, num_workers: int) -> StageRun:
 
 def time_tiktoken(texts: list[str]) -> float:
     """Return the seconds that tiktoken takes to encode the texts."""
-    encoding = encodings.tiktoken_encoding()
+    encoding = gpt2_tokenizer.tiktoken_encoding()
     start = time.perf_counter()
     for text in texts:
         encoding.encode_to_numpy(text, disallowed_special=())
@@ -262,7 +262,7 @@ def time_nanogpt(texts: list[str], path: Path, num_tokens: int) -> float:
 
     It encodes each document with an end-of-text, and then writes all of them into one memmap.
     """
-    encoding = encodings.tiktoken_encoding()
+    encoding = gpt2_tokenizer.tiktoken_encoding()
     start = time.perf_counter()
     documents = []
     for text in texts:
@@ -280,8 +280,8 @@ def measure_loader(num_tokens: int, seconds: float, rounds: int) -> bool:
     import torch
 
     from trainer.config import TrainConfig
-    from trainer.corpora import open_corpora
-    from trainer.data import Loader
+    from trainer.data.corpora import open_corpora
+    from trainer.data.loader import Loader
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:

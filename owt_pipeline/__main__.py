@@ -54,7 +54,7 @@ def _hidden_package() -> str | None:
     """Return what to do about another project's `schemas` or `trainer`; None if both are ours."""
     folder_of_owt = os.path.dirname(os.path.abspath(__file__))
     expected_parent = os.path.dirname(folder_of_owt)
-    for name, module in (("schemas", "settings.py"), ("trainer", "samplers.py")):
+    for name, module in (("schemas", "settings.py"), ("trainer", "model.py")):
         spec = importlib.util.find_spec(name)
         folder = "nowhere"
         if spec is not None and spec.origin:

@@ -10,6 +10,7 @@ from typing import Any
 
 from owt_pipeline.command_line import complain, interruptible
 from owt_pipeline.errors import command
+from owt_pipeline.foreign_words import command_answer
 from owt_pipeline.version import __version__
 from schemas.settings import ExitCode, did_you_mean
 
@@ -64,7 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     """Print the usage or the version, or run the command."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if arguments[:1] == ["help"]:
+        # `owt help run` is `owt run --help`.
+        arguments = [*arguments[1:2], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return ExitCode.DONE
     if arguments[0] == "--version":
@@ -82,6 +86,9 @@ def _main(argv: Sequence[str] | None) -> int:
             f"{name} is a stage: run {command('owt', 'run', run, '--until', name, *flags)}",
             ExitCode.USAGE,
         )
+    answer = command_answer(name)
+    if answer:
+        return complain(f"{name!r} is not a command; {answer}", ExitCode.USAGE)
     return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", ExitCode.USAGE)
 
 
@@ -101,7 +108,7 @@ def _usage() -> str:
     return f"""\
 usage: owt COMMAND [--help] ...
 
-Rebuild OpenWebText: from Reddit submissions to token shards for training.
+Rebuild OpenWebText: from links, pages or your own text to tokens for training.
 
 commands:
 {commands}
@@ -116,6 +123,9 @@ examples:
   owt demo                                   try the whole pipeline offline
   owt init run --preset openwebtext          write run/settings.toml, to edit
   owt run run --dumps RS_*.zst               build tokens from a Reddit dump
+  owt run run --links links.csv              build tokens from a list of links
+  owt run run --warcs crawl.warc.gz          build tokens from pages on disk
+  owt import run articles.jsonl              build tokens from your own text
   owt why run https://example.org/article    show what happened to a page
 
 `owt COMMAND --help` explains a command and shows an example."""

@@ -83,6 +83,9 @@ def convert(field: dataclasses.Field[Any], kind: Any, value: Any, name: str) -> 
         return _convert_scalar(field, kind, value, name)
     is_list = isinstance(value, (list, tuple))
     items = list(value) if is_list else [value]
+    if field.metadata.get("choices") and items == ["none"]:
+        # A flag cannot be an empty list, and a preset can have set another one.
+        return ()
     if field.metadata.get("choices"):
         # No choice has a comma: `--sources live,archive` names two.
         items = _split_at_commas(items)
@@ -143,13 +146,25 @@ def did_you_mean(key: str, allowed: Iterable[str]) -> str:
     return _suggestion(key, names) or f"; known: {', '.join(sorted(names))}"
 
 
+def nearest_words(word: str, allowed: Iterable[str], cutoff: float = 0.67) -> list[str]:
+    """Return the allowed word nearest to a misspelled one, or an empty list.
+
+    Capitals and the dashes of flags do not count. A word is near if about two thirds of its letters
+    are right: a suggestion beyond that misleads more often than it helps.
+    """
+    allowed_by_letters = {name.lstrip("-").lower(): name for name in allowed}
+    letters = word.lstrip("-").lower()
+    near = difflib.get_close_matches(letters, allowed_by_letters, n=1, cutoff=cutoff)
+    return [allowed_by_letters[name] for name in near]
+
+
 def _suggestion(key: str, allowed: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
+    near = nearest_words(key, allowed)
     if not near:
         # A key may be the beginning of a longer name: gofer of gopher_quality, sample of
         # sample-documents.
         for name in sorted(allowed):
             first_word = re.split("[_-]", name)[0]
-            if difflib.get_close_matches(key, [first_word], cutoff=0.6):
+            if nearest_words(key, [first_word]):
                 near.append(name)
     return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

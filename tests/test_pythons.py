@@ -22,7 +22,7 @@ from tests.engines.environments import bare, wheel
 pytestmark = pytest.mark.pythons
 
 OLDEST = "3.11"
-NEWEST = "3.13"
+NEWEST = "3.14"
 UV = [sys.executable, "-m", "uv"]
 
 NOTEBOOK = REPOSITORY / "docs/notebooks/parts.ipynb"

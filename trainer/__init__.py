@@ -1,9 +1,9 @@
 """GPT-2 on token shards.
 
-    from trainer import GPT, preset, TrainConfig, train, open_corpora, Loader
+    from trainer import GPT, preset, TrainConfig, train, open_corpora, Loader, write_shards
 
 The import is light: a name is loaded when it is first used. `export_tokens` and `documents` of
-`trainer.tools` run without torch.
+`trainer.data` run without torch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _MODULES = {
     "preset": "shape",
     "TrainConfig": "config",
     "train": "train",
-    "open_corpora": "corpora",
-    "Loader": "data",
+    "open_corpora": "data.corpora",
+    "Loader": "data.loader",
+    "write_shards": "data.shard_writer",
 }
-_WITHOUT_TORCH = ("trainer.tools.export_tokens", "trainer.tools.documents")
+_WITHOUT_TORCH = ("trainer.data.export_tokens", "trainer.data.documents")
 __all__ = [*_MODULES]
 
 

@@ -31,7 +31,6 @@ import numpy
 import pyarrow
 
 from trainer.command_line import note
-from trainer.shards import sha256_of
 
 # Without torch, records can still be read.
 with suppress(ImportError):
@@ -296,6 +295,12 @@ def read_record(folder: Path) -> Record:
     for file, num_bytes, sha256 in files:
         _check_file(file, num_bytes, sha256)
     return record
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hex digest of a file, which is read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_file(path: Path, num_bytes: int, sha256: str) -> None:

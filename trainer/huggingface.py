@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from trainer.command_line import first_line
+from trainer.data.text import Tokenizer, has_tokenizer
 from trainer.model import GPT, ModelConfig
-from trainer.text import Tokenizer, has_tokenizer
 
 # The weights that transformers keeps as Conv1D has them, transposed.
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")

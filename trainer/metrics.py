@@ -1,4 +1,4 @@
-"""The reports of a run: a JSON line for each step, a page, TensorBoard events, progress lines."""
+"""The reports of a run: a JSON line for each step, TensorBoard events, progress lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import torch
 from trainer.checkpoint import naming_path, replace_text
 from trainer.device import memory_gb, mfu
 from trainer.distributed import Ranks
-from trainer.page import Page
 
 
 class Diverged(RuntimeError):
@@ -41,8 +40,8 @@ class _PendingStep:
 class StepLog:
     """The records of a run's steps, whose losses stay on the device until `collect`.
 
-    On rank 0 they go to the run's folder: metrics.jsonl, training.html, and TensorBoard's events if
-    it is installed. Records after the step `start`, of a killed run, are removed. `step_tokens` and
+    On rank 0 they go to the run's folder: metrics.jsonl, and TensorBoard's events if it is
+    installed. Records after the step `start`, of a killed run, are removed. `step_tokens` and
     `step_flops` are over all ranks.
     """
 
@@ -71,9 +70,7 @@ class StepLog:
         if not ranks.is_main:
             return
         self._path = folder / "metrics.jsonl"
-        self._page = Page(folder / "training.html", self._max_steps, settings)
-        for record in _keep_until(self._path, start):
-            self._page.add(record)
+        _keep_until(self._path, start)
         self._file = self._path.open("ab")
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -156,11 +153,7 @@ class StepLog:
             self._file.flush()
 
     def _show(self, records: list[dict[str, Any]]) -> None:
-        """Add records to the page and the events."""
-        for record in records:
-            self._page.add(record)
-        # Before the events: on a full disk, their thread prints a traceback.
-        self._page.write()
+        """Add records to the events."""
         if not self._events:
             return
         for record in records:
@@ -238,8 +231,7 @@ def _is_record(record: Any) -> bool:
     return all(value is None or isinstance(value, (int, float)) for value in record.values())
 
 
-def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
-    """Drop the records of a file after `step`; return the others."""
+def _keep_until(path: Path, step: int) -> None:
+    """Drop the records of a file after `step`."""
     records = [record for record in _read_records(path) if record["step"] <= step]
     replace_text(path, "".join(json.dumps(record) + "\n" for record in records))
-    return records

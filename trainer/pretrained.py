@@ -10,16 +10,16 @@ import torch
 from safetensors.torch import load_file
 
 from schemas import SettingsError, option
-from trainer.checkpoint import WEIGHTS, CheckpointError, Record, read_record, resolve
+from trainer.checkpoint import WEIGHTS, CheckpointError, Record, read_record, resolve, sha256_of
 from trainer.command_line import check_local, note
 from trainer.config import known_entries
-from trainer.data import DocumentBlocks
+from trainer.data.loader import DocumentBlocks
+from trainer.data.remote import download_model, is_hub_name
+from trainer.data.shards import TokenizerInfo
+from trainer.data.text import Tokenizer, has_tokenizer
 from trainer.huggingface import end_of_text, load_huggingface
 from trainer.model import GPT, ModelConfig
-from trainer.remote import download_model, is_hub_name
-from trainer.shards import TokenizerInfo, sha256_of
 from trainer.signing import verifier_of
-from trainer.text import Tokenizer, has_tokenizer
 
 MODELS = "a checkpoint, a run's folder for its newest, or a GPT-2 folder or name of Hugging Face"
 

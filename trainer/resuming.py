@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from schemas import SettingsError
 from trainer.checkpoint import WEIGHTS, CheckpointError, Record, latest
 from trainer.config import SHAPE, TrainConfig, config_of
-from trainer.corpora import Corpora
+from trainer.data.corpora import Corpora
 from trainer.metrics import has_saved
 from trainer.model import GPT
 from trainer.pretrained import load_pretrained

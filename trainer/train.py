@@ -28,8 +28,10 @@ from trainer import checkpoint, resuming
 from trainer.checkpoint import Record, Saver
 from trainer.command_line import first_line, is_out_of_memory, run_reporting
 from trainer.config import TrainConfig, parse, recorded_settings
-from trainer.corpora import Corpora, open_corpora
-from trainer.data import DocumentBlocks, Loader
+from trainer.data.corpora import Corpora, open_corpora
+from trainer.data.loader import DocumentBlocks, Loader
+from trainer.data.remote import PUBLISHABLE, Publisher
+from trainer.data.samplers import mix64
 from trainer.device import (
     compute_dtype,
     default_micro_batch,
@@ -46,8 +48,6 @@ from trainer.distributed import (
 )
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
-from trainer.remote import PUBLISHABLE, Publisher
-from trainer.samplers import mix64
 from trainer.signing import signer_of
 from trainer.validation import count_bytes, val_figures, validation_loss, validation_set
 
@@ -373,7 +373,8 @@ def _explaining(config: TrainConfig, model: GPT, loader: Loader, saver: Saver) -
             )
         else:
             origin = f"the last good checkpoint is {newest}"
-        tool = ["python", "-m", "trainer.tools.documents", config.out, "--step", str(error.step)]
+        tool = ["python", "-m", "trainer.data.documents", config.out]
+        tool += ["--max_steps", str(config.max_steps), "--step", str(error.step)]
         raise Diverged(
             f"{error}; {origin}. Look at the step's documents ({shlex.join(tool)}), try a lower "
             f"learning_rate or more warm-up",

@@ -11,12 +11,12 @@ from torch import nn
 from schemas import SettingsError
 from trainer.command_line import read_text
 from trainer.config import TrainConfig
-from trainer.corpora import Corpora, check_length
-from trainer.data import IGNORED, DocumentBlocks
+from trainer.data.corpora import Corpora, check_length
+from trainer.data.loader import IGNORED, DocumentBlocks
+from trainer.data.samplers import Packed
+from trainer.data.shards import TokenizerInfo
+from trainer.data.text import Tokenizer
 from trainer.distributed import Ranks
-from trainer.samplers import Packed
-from trainer.shards import TokenizerInfo
-from trainer.text import Tokenizer
 
 # Tokens that training validates on: 64 windows of 1,024.
 VAL_TOKENS = 1 << 16

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from trainer.data.export_tokens import export_tokens
 from trainer.device import memory_gb
-from trainer.tools.export_tokens import export_tokens
 
 # GPT-2's 50,257, padded to a multiple of 64.
 VOCAB_SIZE = 50304
@@ -98,7 +98,7 @@ def main() -> None:
     seconds = []
     loss = torch.zeros(())
     with tempfile.TemporaryDirectory() as folder:
-        ids = np.memmap(export_tokens(arguments.data, Path(folder), "bin")[0], np.uint16, "r")
+        ids = np.memmap(export_tokens(arguments.data, Path(folder))[0], np.uint16, "r")
         for _ in range(arguments.steps):
             start = time.perf_counter()
             for _ in range(accumulation):

@@ -318,7 +318,10 @@ def places(
     The settings are a word that ends in `.toml`, or the folder's own `settings.toml`.
     """
     if not words or words[0].endswith(".toml"):
-        parser.error("RUN is required: the folder of the run (a local path, gs://, s3:// or az://)")
+        parser.error(
+            "RUN is required: the folder of the run (a local path, gs://, s3:// or az://); write "
+            "it first, as in `owt run RUN --dumps FILE`, because a flag takes the words after it"
+        )
     run, *other_words = words
     paths = [word for word in other_words if word.endswith(".toml")]
     if len(paths) > 1:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.errors import UsageError, command
-from owt_pipeline.formats.encoding import END_OF_TEXT
+from owt_pipeline.formats.gpt2_tokenizer import END_OF_TEXT
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage, folder_of
 from schemas import SettingsError, option

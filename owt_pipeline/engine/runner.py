@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import logging
 import time
 import uuid
@@ -31,11 +30,13 @@ from owt_pipeline.engine.publish import append_to_log, read_log
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.workers import close_shared_pool, importing, start_server
 from owt_pipeline.errors import JobRuns, RunSuperseded, UsageError, UserError
+from owt_pipeline.foreign_words import flag_answer
 from owt_pipeline.ledger.root import published_by_another, read_root, require_manifest
 from owt_pipeline.storage.buckets import in_thread
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import InUse, check_free, hold, renew
 from schemas.manifest import Manifest, Root
+from schemas.values import nearest_words
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -377,10 +378,13 @@ def check_beam_flags(flags: Sequence[str], own: Sequence[str], help_command: str
         name = flag.split("=", 1)[0]
         if not name.startswith("-") or name in known:
             continue
-        similar = difflib.get_close_matches(name, own, n=1)
+        answer = flag_answer(name)
+        if answer:
+            raise UsageError(f"{name} is not a flag of owt run; {answer}")
+        similar = nearest_words(name, own)
         if not similar:
             # Beam has hundreds of flags, so one is always somewhat similar.
-            similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            similar = nearest_words(name, known, cutoff=0.8)
         if similar:
             raise UsageError(f"unknown flag {name}; did you mean {similar[0]}?")
         raise UsageError(f"unknown flag {name}; see `{help_command}`")

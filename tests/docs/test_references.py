@@ -55,7 +55,7 @@ ELSEWHERE = {
     | {"scraping/filter.py"}
     | {"datasketch/minhash.py"}
     | {"nanochat/dataset.py"}
-    | {"megatron/core/datasets/indexed_dataset.py", "preprocess_data.py", "pretrain_gpt.py"}
+    | {"preprocess_data.py"}
     # A module of a user's program.
     | {"schemas.py"},
     # The example of a page.
@@ -86,7 +86,7 @@ ELSEWHERE = {
     # nanoGPT
     | {"log_interval", "lr_decay_iters", "max_iters", "n_embd", "n_head", "n_layer"}
     # Megatron-LM
-    | {"append-eod"}
+    | {"append-eod", "input", "output-prefix", "tokenizer-type", "workers"}
     # airflow
     | {"conf"}
     # pytest

@@ -16,9 +16,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
 from trainer.config import TrainConfig  # noqa: E402
-from trainer.corpora import Corpora  # noqa: E402
+from trainer.data.corpora import Corpora  # noqa: E402
+from trainer.data.samplers import Sampler  # noqa: E402
 from trainer.model import GPT  # noqa: E402
-from trainer.samplers import Sampler  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPOSITORY / "benchmarks"))

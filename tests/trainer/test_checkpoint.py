@@ -25,10 +25,11 @@ from tests.trainer.conftest import Capture, WriteTokens, records_of
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError, resolve
 from trainer.config import TrainConfig
+from trainer.data import documents
+from trainer.data.shards import open_dataset
 from trainer.model import ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.shards import open_dataset
-from trainer.tools import documents, export
+from trainer.tools import export
 from trainer.train import Diverged, train
 
 
@@ -341,7 +342,7 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step(
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
     message = (
         r"step (\d+): loss .*; the last good checkpoint is .*step-00000004\b"
-        r".*trainer.tools.documents .* --step \1\)"
+        r".*trainer.data.documents .* --step \1\)"
     )
     with pytest.raises(Diverged, match=message):
         train(
@@ -393,7 +394,7 @@ def test_a_damaged_name_of_the_newest_is_reported(
     assert steps(config) == [4, 6, 8]
 
 
-@pytest.mark.parametrize("name", [".newest.part", ".metrics.jsonl.part", ".training.html.part"])
+@pytest.mark.parametrize("name", [".newest.part", ".metrics.jsonl.part"])
 def test_a_full_disk_leaves_no_unfinished_file(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -462,7 +463,7 @@ def test_commands_in_messages_name_any_folder(
         train(dataclasses.replace(config, max_steps=50, learning_rate=1e30, clip=0.0))
     command = str(diverged.value).split("Look at the step's documents (")[1]
     command = command[: command.rindex("), try a lower")]
-    assert shlex.split(command)[:4] == ["python", "-m", "trainer.tools.documents", config.out]
+    assert shlex.split(command)[:4] == ["python", "-m", "trainer.data.documents", config.out]
     step = int(shlex.split(command)[5])
     assert list(documents.documents_of(config.out, step))
     other_data = write_tokens(tmp_path / "other" / "tokens", [[1, 2, 3] * 40] * 20)

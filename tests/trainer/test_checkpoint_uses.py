@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.conftest import Capture, generate, records_of, small_config
+from trainer.data.text import Tokenizer
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.text import Tokenizer
 from trainer.tools import evaluate, export, sample
 from trainer.tools.evaluate import (
     detokenize,

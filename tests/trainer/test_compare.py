@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.data.text import Tokenizer
 from trainer.model import GPT, ModelConfig
-from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, text_windows
@@ -94,6 +94,9 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
         f"{runs[0]} was trained on the same corpus, plain, with the same seed"
         in capsys.readouterr().err
     )
+    for again in (runs[0], f"{runs[0]}/"):
+        assert compare.main([runs[0], again, *flags]) == 2
+        assert f"{runs[0]} is named twice" in capsys.readouterr().err
     assert compare.main([runs[0]]) == 2
     assert "eval_text is required" in capsys.readouterr().err
 

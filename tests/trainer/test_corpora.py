@@ -19,8 +19,8 @@ from tests.trainer.conftest import (
     write_token_dataset,
 )
 from trainer import checkpoint
-from trainer.corpora import open_corpora
-from trainer.shards import ShardError
+from trainer.data.corpora import open_corpora
+from trainer.data.shards import ShardError
 from trainer.tools import evaluate
 from trainer.train import main
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.trainer.conftest import records_of
 from trainer import train
 from trainer.config import TrainConfig
-from trainer.data import DocumentBlocks, attention_mask, block_mask
+from trainer.data.loader import DocumentBlocks, attention_mask, block_mask
 from trainer.model import GPT, ModelConfig
 
 EOT = 202

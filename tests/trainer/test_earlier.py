@@ -19,7 +19,8 @@ from schemas import SettingsError
 from tests.trainer.conftest import Capture, records_of
 from trainer.checkpoint import RECORD, Record
 from trainer.config import TrainConfig
-from trainer.tools import compare, documents, evaluate, export
+from trainer.data import documents
+from trainer.tools import compare, evaluate, export
 from trainer.train import main, train
 
 SETTINGS = {

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from tests.trainer.conftest import flags_of, records_of, sampler_of
 from trainer.checkpoint import Record, Saver, load_training, training_state
 from trainer.config import TrainConfig
-from trainer.corpora import open_corpora
-from trainer.data import DocumentBlocks, Loader, block_mask
+from trainer.data.corpora import open_corpora
+from trainer.data.loader import DocumentBlocks, Loader, block_mask
 from trainer.model import GPT, ModelConfig
 from trainer.tools import evaluate, sample
 from trainer.tools.evaluate import EvaluateOptions

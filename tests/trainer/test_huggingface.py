@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from tests.servers.hub import environment_of, hub_server
 from tests.trainer.conftest import REPOSITORY, Capture
+from trainer.data.text import Tokenizer
 from trainer.huggingface import end_of_text, load_huggingface, save_huggingface
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.text import Tokenizer
 from trainer.tools import evaluate, export
 
 transformers = pytest.importorskip("transformers", reason="the extra hf: pip install transformers")
@@ -325,7 +325,7 @@ def in_new_process(code: str, environment: dict[str, str], home: Path) -> str:
 
 
 def downloaded(name: str, environment: dict[str, str], home: Path) -> str:
-    code = f"from trainer.remote import download_model as get; print(get({name!r}))"
+    code = f"from trainer.data.remote import download_model as get; print(get({name!r}))"
     return in_new_process(code, environment, home)
 
 

@@ -22,9 +22,10 @@ from schemas.settings import ExitCode
 from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
 from trainer import checkpoint
 from trainer.config import TrainConfig, parse
+from trainer.data import export_tokens
+from trainer.data.shards import open_dataset
 from trainer.model import GPT
-from trainer.shards import open_dataset
-from trainer.tools import evaluate, export, export_tokens, sample
+from trainer.tools import evaluate, export, sample
 from trainer.train import main, train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -163,7 +164,7 @@ def test_a_micro_batch_that_does_not_fit_on_the_gpu_is_named(
 @pytest.mark.parametrize(
     ("limit", "file"),
     [
-        pytest.param(300, "training.html", marks=pytest.mark.slow),
+        pytest.param(200, "metrics.jsonl", marks=pytest.mark.slow),
         pytest.param(9_000, "tokenizer.json", marks=pytest.mark.slow),
         (40_000, "model.safetensors"),
     ],
@@ -312,7 +313,7 @@ def test_a_reader_that_ends_and_ctrl_c_leave_no_traceback(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=1))
-    command = [sys.executable, "-m", "trainer.tools.documents", config.out, "--step", "1"]
+    command = [sys.executable, "-m", "trainer.data.documents", config.out, "--step", "1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout
     process.stdout.close()
@@ -389,10 +390,10 @@ def test_ids_are_copied_and_documents_named_without_torch(
         environment = {**os.environ, "PYTHONPATH": f"{site}:{REPOSITORY}"}
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
-    done = run("-m", "trainer.tools.export_tokens", config.data[0], str(tmp_path / "bin"))
+    done = run("-m", "trainer.data.export_tokens", config.data[0], str(tmp_path / "bin"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "bin" / "train.bin").stat().st_size
-    done = run("-m", "trainer.tools.documents", config.out, "--step", "1")
+    done = run("-m", "trainer.data.documents", config.out, "--step", "1")
     assert done.returncode == 0, done.stderr
     assert "url_id" in done.stdout
     code = "import trainer; from trainer import TrainConfig, open_corpora, preset; preset('124M')"

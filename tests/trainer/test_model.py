@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.conftest import generate
-from trainer.data import DocumentBlocks
+from trainer.data.loader import DocumentBlocks
 from trainer.device import default_micro_batch
 from trainer.huggingface import from_huggingface, to_huggingface
 from trainer.model import GPT, PRESETS, ModelConfig, preset

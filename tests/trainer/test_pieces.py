@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from tests.trainer.conftest import generate
 from trainer.config import parse
-from trainer.data import DocumentBlocks
+from trainer.data.loader import DocumentBlocks
 from trainer.model import GPT, KVCache, ModelConfig
 from trainer.pretrained import load_pretrained
 from trainer.train import train

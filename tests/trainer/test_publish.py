@@ -16,7 +16,7 @@ from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
 from trainer import checkpoint
 from trainer.config import TrainConfig
-from trainer.remote import Publisher, open_bucket
+from trainer.data.remote import Publisher, open_bucket
 from trainer.train import train
 
 from .conftest import TINY, flags_of
@@ -63,7 +63,6 @@ def test_the_hub_gets_every_checkpoint_and_the_page(
     }
     for name, content in files.items():
         assert local[name] == content or name == ".gitattributes", name
-    assert b"4 of 4" in files["training.html"]
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [
         1,
         2,
@@ -121,7 +120,7 @@ def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
     checkpoint = tmp_path / "run" / "checkpoints" / "step-00000002"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").write_bytes(b"weights" * 1000)
-    (run / "training.html").write_text("page")
+    (run / "metrics.jsonl").write_text("{}\n")
     messages: list[str] = []
     with s3_bucket() as bucket:
         publisher = Publisher(f"{bucket}/runs/gpt2", run, messages.append)
@@ -131,16 +130,16 @@ def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
         publisher.close()
         filesystem, root = open_bucket(f"{bucket}/runs/gpt2")
         files = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True))
-    assert messages == ["published step-00000002", "published the page"]
+    assert messages == ["published step-00000002", "published metrics.jsonl"]
     names = {info.path.removeprefix(f"{root}/"): info.size for info in files if info.is_file}
-    assert names == {"checkpoints/step-00000002/model.safetensors": 7000, "training.html": 4}
+    assert names == {"checkpoints/step-00000002/model.safetensors": 7000, "metrics.jsonl": 3}
 
 
 def test_a_folder_gets_the_run(tmp_path: Path, config: TrainConfig) -> None:
     copy = tmp_path / "copies" / "run"
     train(dataclasses.replace(config, max_steps=4, publish=str(copy)))
     run = Path(config.out)
-    names = ["metrics.jsonl", "training.html", "checkpoints/step-00000004/model.safetensors"]
+    names = ["metrics.jsonl", "checkpoints/step-00000004/model.safetensors"]
     for name in names:
         assert (copy / name).read_bytes() == (run / name).read_bytes(), name
     train(dataclasses.replace(config, max_steps=6, publish=str(copy)))

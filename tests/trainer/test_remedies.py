@@ -25,14 +25,15 @@ from schemas import SettingsError
 from tests.conftest import REPOSITORY
 from tests.trainer.conftest import Capture, WriteTokens, records_of
 from trainer import checkpoint, signing
-from trainer.checkpoint import CheckpointError, Record
+from trainer.checkpoint import CheckpointError, Record, sha256_of
 from trainer.config import TrainConfig, parse
-from trainer.corpora import open_corpora
+from trainer.data import documents
+from trainer.data.corpora import open_corpora
+from trainer.data.shards import ShardError
 from trainer.huggingface import end_of_text
 from trainer.pretrained import load_pretrained
-from trainer.shards import ShardError, sha256_of
 from trainer.signing import SignatureError
-from trainer.tools import compare, documents, evaluate, export
+from trainer.tools import compare, evaluate, export
 from trainer.train import Diverged, train
 
 Change = Callable[[dict[str, Any]], object]
@@ -201,7 +202,7 @@ def test_a_diverged_run_goes_on_with_a_lower_rate(run: Path, config: TrainConfig
     command = re.search(r"documents \((python .*?)\), try", str(error.value))
     assert command
     words = shlex.split(command[1])
-    assert words[:3] == ["python", "-m", "trainer.tools.documents"]
+    assert words[:3] == ["python", "-m", "trainer.data.documents"]
     assert documents.main(words[3:]) == 0
     train(dataclasses.replace(wild, learning_rate=1e-3))
     assert len(records_of(run)) == 30

@@ -16,9 +16,9 @@ from tests.owt_pipeline.remedies import COMMAND, attempt
 from tests.owt_pipeline.runs import ask_owt, files_of
 from tests.trainer.conftest import EOT, small_config
 from trainer.checkpoint import CheckpointError
-from trainer.corpora import open_corpora
-from trainer.shards import ShardError, open_dataset
-from trainer.tools.export_tokens import export_tokens
+from trainer.data.corpora import open_corpora
+from trainer.data.export_tokens import export_tokens
+from trainer.data.shards import ShardError, open_dataset
 from trainer.train import train
 
 
@@ -74,8 +74,8 @@ def test_exported_tokens_go_into_a_folder(run: Path) -> None:
     taken = run.parent / "a file"
     taken.touch()
     with pytest.raises(ShardError, match="a file is a file, where a folder is needed: name anoth"):
-        export_tokens(str(run / "tokens"), taken, "bin")
-    assert export_tokens(str(run / "tokens"), run.parent / "a folder", "bin")
+        export_tokens(str(run / "tokens"), taken)
+    assert export_tokens(str(run / "tokens"), run.parent / "a folder")
 
 
 @pytest.mark.parametrize("is_checked", [True, False])

@@ -18,9 +18,9 @@ import pytest
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
-from trainer.remote import open_bucket
-from trainer.samplers import Packed
-from trainer.shards import ShardError, open_dataset
+from trainer.data.remote import open_bucket
+from trainer.data.samplers import Packed
+from trainer.data.shards import ShardError, open_dataset
 from trainer.train import main
 
 SHARDS = 5
@@ -174,7 +174,8 @@ def test_a_bad_shard_is_named_before_training_starts(
 
 IMPATIENT = """
 import sys
-from trainer import remote, train
+from trainer import train
+from trainer.data import remote
 assert remote._MAX_SECONDS < 60
 remote._MAX_SECONDS = 5
 sys.exit(train.main())
@@ -210,7 +211,7 @@ def test_without_credentials_a_run_ends_and_names_the_checks(uri: str, tmp_path:
 def test_a_bucket_that_never_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr("trainer.remote._MAX_SECONDS", 1)
+        monkeypatch.setattr("trainer.data.remote._MAX_SECONDS", 1)
         with pytest.raises(
             ShardError, match="cannot be opened: no answer within 1 seconds, as without"
         ):

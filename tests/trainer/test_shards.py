@@ -4,9 +4,7 @@ them."""
 from __future__ import annotations
 
 import json
-import mmap
 import re
-import struct
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
-from trainer.shards import ShardError, open_dataset
-from trainer.tools.export_tokens import main
+from trainer.data.export_tokens import main
+from trainer.data.shards import ShardError, open_dataset
 
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]
 
@@ -153,25 +151,8 @@ def test_nanogpt_reads_train_bin_and_val_bin(tokens: Path, tmp_path: Path, capsy
     assert "no token shards in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", [np.uint16, np.uint32])
-def test_megatron_reads_the_indexed_dataset(
-    tmp_path: Path, write_tokens: WriteTokens, kind: type
-) -> None:
-    tokens = write_tokens(tmp_path / "tokens", DOCUMENTS, kind=kind)
-    assert main([str(tokens), str(tmp_path), "--format", "megatron"]) == 0
-    dtype, sequences, bounds = read_megatron(tmp_path / "train")
-    assert dtype == (np.uint16 if kind == np.uint16 else np.int32)
-    assert [s.tolist() for s in sequences] == [[*document, EOT] for document in DOCUMENTS]
-    assert bounds == list(range(len(DOCUMENTS) + 1))
-    # An empty split has no file.
-    assert not (tmp_path / "val.idx").exists()
-
-
-@pytest.mark.parametrize("layout", ["bin", "megatron"])
-def test_documents_parquet_has_the_document_of_each_token(
-    tokens: Path, tmp_path: Path, layout: str
-) -> None:
-    assert main([str(tokens), str(tmp_path / "out"), "--format", layout]) == 0
+def test_documents_parquet_has_the_document_of_each_token(tokens: Path, tmp_path: Path) -> None:
+    assert main([str(tokens), str(tmp_path / "out")]) == 0
     for split, documents in (("train", DOCUMENTS), ("val", [[20, 21]])):
         ids = np.fromfile(tmp_path / "out" / f"{split}.bin", np.uint16)
         table = pq.read_table(
@@ -183,40 +164,3 @@ def test_documents_parquet_has_the_document_of_each_token(
         # A document's url_id is its place in its split.
         assert parts == [documents[url_id] for url_id in table["url_id"].to_pylist()]
         assert sorted(table["url_id"].to_pylist()) == list(range(len(documents)))
-
-
-def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
-    """Read by the layout of Megatron-LM's `_IndexReader` and `DType`.
-
-    It shares no code with the writer.
-    """
-    with (
-        open(f"{stem}.idx", "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as index,
-    ):
-        assert index[:9] == b"MMIDIDX\x00\x00"
-        version, code, sequence_count, document_count = struct.unpack_from("<QBQQ", index, 9)
-        assert version == 1
-        dtypes = [
-            None,
-            np.uint8,
-            np.int8,
-            np.int16,
-            np.int32,
-            np.int64,
-            np.float64,
-            np.float32,
-            np.uint16,
-        ]
-        dtype = dtypes[code]
-        at = 9 + 8 + 1 + 8 + 8
-        lengths = np.frombuffer(index[at:], np.int32, sequence_count)
-        pointers = np.frombuffer(index[at + 4 * sequence_count :], np.int64, sequence_count)
-        bounds = np.frombuffer(index[at + 12 * sequence_count :], np.int64, document_count).tolist()
-        assert len(index) == at + 12 * sequence_count + 8 * document_count
-    content = Path(f"{stem}.bin").read_bytes()
-    return (
-        dtype,
-        [np.frombuffer(content, dtype, n, p) for n, p in zip(lengths, pointers, strict=True)],
-        bounds,
-    )

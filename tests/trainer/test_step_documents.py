@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.config import TrainConfig
-from trainer.corpora import open_corpora
-from trainer.shards import Documents
-from trainer.tools import documents
+from trainer.data import documents
+from trainer.data.corpora import open_corpora
+from trainer.data.mapped_documents import Documents
 from trainer.train import train
 
 from .conftest import Capture, WriteTokens
@@ -33,7 +33,7 @@ def trained(out: Path, data: list[str], **settings: object) -> TrainConfig:
         width=16,
         context=CONTEXT,
         batch_tokens=8 * CONTEXT,
-        max_steps=1,
+        max_steps=3,
         val_every=0,
         device="cpu",
         seed=3,
@@ -58,7 +58,7 @@ def test_each_part_of_a_window_is_of_the_document_named(
         if weight is not None
     ]
     config = trained(tmp_path / "run", folders, sampler=sampler)
-    for step in (1, 2, 125):
+    for step in (1, 2, 3):
         first = 8 * (step - 1)
         covered = 0
         windows = open_corpora(config.data).sampler(config).windows(first, 8)
@@ -80,6 +80,9 @@ def test_the_command_prints_a_line_of_json_for_each(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines == list(documents.documents_of(config.out, 1))
     assert {line["sample"] for line in lines} == set(range(8))
+    assert documents.main([config.out, "--step", "4"]) == 2
+    error = capsys.readouterr().err
+    assert "has 3 steps, so there is no step 4: give a number from 1 to 3" in error
     assert documents.main([config.out, "--step", "0"]) == 2
     assert "--step: 0 is not a whole number of at least 1" in capsys.readouterr().err
 
@@ -143,7 +146,7 @@ class LongOnes:
 def test_documents_of_a_sampler_that_reads_them_whole_are_named(
     tmp_path: Path, write_tokens: WriteTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.corpora.Packed", LongOnes)
+    monkeypatch.setattr("trainer.data.corpora.Packed", LongOnes)
     tokens = write_tokens(tmp_path / "data", [[d] * n for d, n in enumerate(FIRST)])
     config = trained(tmp_path / "run", [str(tokens)])
     entries = list(documents.documents_of(config.out, 2))

@@ -18,8 +18,8 @@ from tests.trainer.conftest import Capture, records_of
 from trainer import checkpoint
 from trainer.checkpoint import Saver
 from trainer.config import TrainConfig
+from trainer.data.samplers import Packed
 from trainer.model import GPT
-from trainer.samplers import Packed
 from trainer.train import train
 
 # A step has four micro-batches of one window.

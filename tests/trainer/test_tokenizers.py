@@ -13,10 +13,10 @@ from tokenizers import Tokenizer as Loaded
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.trainer.conftest import Capture
-from trainer.data import DocumentBlocks
+from trainer.data.loader import DocumentBlocks
+from trainer.data.text import Tokenizer
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained
-from trainer.text import Tokenizer
 from trainer.tools import compare
 from trainer.tools.evaluate import score_text
 

@@ -27,9 +27,9 @@ from schemas import SettingsError, option
 from trainer.checkpoint import Record
 from trainer.command_line import read_text, run_command
 from trainer.config import TrainConfig, config_of
+from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype, device_of
 from trainer.pretrained import ModelOptions, Pretrained, load_pretrained
-from trainer.text import Tokenizer
 from trainer.tools.evaluate import score_texts
 
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
@@ -79,6 +79,12 @@ def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
     device = device_of(options.device)
     scores: Scores = {path: defaultdict(dict) for path in texts_by_path}
     records: dict[str, Record] = {}
+    folders = [Path(run).resolve() for run in runs]
+    for run, folder in zip(runs, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise SettingsError(
+                f"{run} is named twice; a run has no difference from itself: name each run once"
+            )
     for run in runs:
         trained = load_pretrained(run, device, verify_key=options.verify_key, step=options.step)
         if not trained.record:
@@ -103,7 +109,7 @@ def _find_problem(run: str, record: Record, earlier: dict[str, Record]) -> str:
             return setting
     corpus = corpus_of(record)
     for other, other_record in earlier.items():
-        if other == run or corpus_of(other_record) != corpus:
+        if corpus_of(other_record) != corpus:
             continue
         if _digests(other_record) != _digests(record):
             return f"another corpus is called {corpus}; rename the folder of one, and train there"

@@ -15,13 +15,13 @@ import torch
 
 from schemas import SettingsError, option
 from trainer.command_line import note, read_text, run_command
-from trainer.corpora import open_corpora
-from trainer.data import IGNORED, DocumentBlocks
+from trainer.data.corpora import open_corpora
+from trainer.data.loader import IGNORED, DocumentBlocks
+from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype
 from trainer.distributed import Ranks
 from trainer.model import GPT
 from trainer.pretrained import MODELS, ModelOptions, Pretrained, load_pretrained
-from trainer.text import Tokenizer
 from trainer.validation import (
     count_bytes,
     score_windows,

@@ -11,9 +11,9 @@ import torch
 
 from schemas import option
 from trainer.command_line import run_command
+from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype, device_of
 from trainer.pretrained import MODELS, ModelOptions, load_pretrained
-from trainer.text import Tokenizer
 
 _BATCH = 8  # samples of a prompt that are written together
 

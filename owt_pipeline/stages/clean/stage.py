@@ -27,6 +27,37 @@ from schemas.settings import did_you_mean
 logger = logging.getLogger("owt")
 
 
+# The names of frequent languages, which people give in place of their codes.
+_CODE_BY_LANGUAGE = {
+    "arabic": "ar",
+    "chinese": "zh",
+    "dutch": "nl",
+    "english": "en",
+    "french": "fr",
+    "german": "de",
+    "hindi": "hi",
+    "italian": "it",
+    "japanese": "ja",
+    "korean": "ko",
+    "polish": "pl",
+    "portuguese": "pt",
+    "russian": "ru",
+    "spanish": "es",
+    "turkish": "tr",
+}
+
+
+def _unknown_language_message(word: str, codes: Sequence[str]) -> str:
+    """Return the error about a word that is not the code of a language."""
+    message = f"languages: {word!r} is not a known language"
+    code = _CODE_BY_LANGUAGE.get(word.lower())
+    if code:
+        return f"{message}; did you mean {code!r}?"
+    if "," in word:
+        return f"{message}; separate codes by spaces, as in `--languages en de`"
+    return message + did_you_mean(word, codes)
+
+
 def checked_sets(options: Options) -> EvaluationSets:
     """Return the evaluation sets of the options.
 
@@ -38,10 +69,7 @@ def checked_sets(options: Options) -> EvaluationSets:
 
         unknown = sorted(requested - set(known_languages()))
         if unknown:
-            raise UsageError(
-                f"languages: {unknown[0]!r} is not a known "
-                f"language{did_you_mean(unknown[0], known_languages())}"
-            )
+            raise UsageError(_unknown_language_message(unknown[0], known_languages()))
     if options.uncurl_quotes and not options.fix_text:
         raise UsageError(
             "uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one of them off"
@@ -123,7 +151,7 @@ class Clean(Stage):
         """Return the functions that load the language model and GPT-2's vocabulary."""
         return (
             "owt_pipeline.stages.clean.documents:known_languages",
-            "owt_pipeline.formats.encoding:tiktoken_encoding",
+            "owt_pipeline.formats.gpt2_tokenizer:tiktoken_encoding",
         )
 
 

@@ -54,7 +54,7 @@ class Tokenize(Stage):
         """Return the function that loads GPT-2's vocabulary, if it is used."""
         if options.tokenizer != "gpt2":
             return []
-        return ["owt_pipeline.formats.encoding:tiktoken_encoding"]
+        return ["owt_pipeline.formats.gpt2_tokenizer:tiktoken_encoding"]
 
     def set_up(self, run: StageRun) -> Summary:
         """Return a copy of the tokenizer for the run's folder, and its entry in the manifest."""

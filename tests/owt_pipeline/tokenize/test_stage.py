@@ -18,6 +18,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
+from owt_pipeline.formats import gpt2_tokenizer
 from owt_pipeline.formats.hub_tokenizer import is_hub_name
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.tokenize.options import Options
@@ -62,7 +63,7 @@ def read_mapped(path: Path) -> pa.Table:
 
 def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
     manifest = manifest_of(workdir, "tokens")
-    encoding = encodings.tiktoken_encoding()
+    encoding = gpt2_tokenizer.tiktoken_encoding()
     tokens_by_id: dict[int, list[int]] = {}
     for split in ("train", "val"):
         tables = [
@@ -122,7 +123,7 @@ def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
 
 @pytest.mark.slow
 def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.from_buffer(encodings.gpt2_tokenizer_json())
+    tokenizer = Tokenizer.from_buffer(gpt2_tokenizer.gpt2_tokenizer_json())
     tokenizer.add_tokens([AddedToken(f"⟪{i}⟫", normalized=False) for i in range(1 << 14)])
     tokenizer.add_tokens([f"⟦{i}⟧" for i in range(1 << 14)])
     path = tmp_path / "mine.json"
@@ -230,12 +231,12 @@ def tokenize(workdir: Path, hub: Hub, home: Path, name: str, code: int = 0) -> s
 def test_a_hub_tokenizer_is_fetched_once_and_cached(tmp_path: Path) -> None:
     workdir = write_corpus(tmp_path / "run", ["Hello world", "a<|endoftext|>b"] * 30, shards=1)
     with hub_server() as hub:
-        hub.files["some/model"] = {"tokenizer.json": encodings.gpt2_tokenizer_json()}
+        hub.files["some/model"] = {"tokenizer.json": gpt2_tokenizer.gpt2_tokenizer_json()}
         tokenize(workdir, hub, tmp_path / "home", "some/model")
         manifest = manifest_of(workdir, "tokens")
         assert manifest.properties["tokenizer"]["name"] == "some/model"
         file = workdir / manifest.properties["tokenizer"]["file"]
-        assert file.read_bytes() == encodings.gpt2_tokenizer_json()
+        assert file.read_bytes() == gpt2_tokenizer.gpt2_tokenizer_json()
         problem = tokenize(workdir, hub, tmp_path / "home", "some/other", code=1)
         assert "tokenizer some/other: there is no such file" in problem
     drop(workdir, "tokens")

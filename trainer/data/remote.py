@@ -25,8 +25,8 @@ from trainer.command_line import first_line
 # minutes.
 _MAX_SECONDS = 45
 _MAX_CHARACTERS = 240  # of a client's error
-# The files of a run that are sent with each checkpoint.
-_FIGURES = ("metrics.jsonl", "training.html")
+# The file of a run that is sent with each checkpoint.
+_FIGURES = "metrics.jsonl"
 # Between commits of the figures at the Hub, apart from those with a checkpoint.
 _MINUTES_BETWEEN_COMMITS = 10
 # Where a run can be sent, apart from a folder.
@@ -240,8 +240,8 @@ class Publisher:
         # Pruned since: a newer one follows.
         if checkpoint and not checkpoint.exists():
             return
-        name = checkpoint.name if checkpoint else "the page"
-        paths = [self._run / figure for figure in _FIGURES]
+        name = checkpoint.name if checkpoint else _FIGURES
+        paths = [self._run / _FIGURES]
         if checkpoint:
             paths.insert(0, checkpoint)
         try:
@@ -274,6 +274,6 @@ class Publisher:
                 folder_path=self._run,
                 every=_MINUTES_BETWEEN_COMMITS,
                 # A checkpoint has this name once it is complete.
-                allow_patterns=[*_FIGURES, "checkpoints/step-*"],
+                allow_patterns=[_FIGURES, "checkpoints/step-*"],
             )
         self._scheduler.trigger().result()

@@ -19,19 +19,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
-from schemas import option
+from schemas import SettingsError, option
+from schemas.quantities import pluralize
 from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import run_command
 from trainer.config import config_of
-from trainer.corpora import Corpora, open_corpora
-from trainer.shards import Documents
+from trainer.data.corpora import Corpora, open_corpora
+from trainer.data.mapped_documents import Documents
 
 
 @dataclass(frozen=True)
 class DocumentsOptions:
-    """Settings of `trainer.tools.documents`."""
+    """Settings of `trainer.data.documents`."""
 
     step: int = option(help="counted from 1, as in metrics.jsonl", minimum=1)
+    max_steps: int = option(
+        0, "steps of the run, where they are more than those of its newest checkpoint", minimum=0
+    )
     corpus: str | None = option(
         None, "a run's folder corpus/, for the documents' URLs", metavar="FOLDER", is_path=True
     )
@@ -64,15 +68,22 @@ class NumberedDocuments(Documents):
             out[start : start + length] = self._first_number + document
 
 
-def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
+def documents_of(run: str, step: int, max_steps: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the documents of a step in the order of its samples.
 
     Each has its sample, its url_id, and where in the window its tokens begin and end. Raises
-    CheckpointError if the run has no checkpoint, or was trained on other shards.
+    CheckpointError if the run has no checkpoint, or was trained on other shards; SettingsError if
+    the run has fewer steps. `max_steps` are those of a continued run that has no checkpoint since.
     """
     path = resolve(run)
     record = read_record(path)
     config = config_of(record.settings, str(path))
+    last_step = max(config.max_steps, max_steps)
+    if step > last_step:
+        raise SettingsError(
+            f"step: {run} has {pluralize(last_step, 'step')}, so there is no step {step}: give a "
+            f"number from 1 to {last_step}"
+        )
     corpora = open_corpora(config.data, record.data)
     digests = [dataset.digest for dataset in corpora.datasets]
     if digests != [entry["digest"] for entry in record.data]:
@@ -111,7 +122,7 @@ def _number_documents(corpora: Corpora, first_number: int) -> np.ndarray:
 
 def print_documents(run: str, options: DocumentsOptions) -> None:
     """Print each document of a step as a line of JSON."""
-    entries = list(documents_of(run, options.step))
+    entries = list(documents_of(run, options.step, options.max_steps))
     if options.corpus:
         url_by_id = _read_urls(options.corpus, [entry["url_id"] for entry in entries])
         for entry in entries:
@@ -130,7 +141,7 @@ def _read_urls(corpus: str, url_ids: list[int]) -> dict[int, str]:
 
 _ARGUMENTS = {"run": "a run's folder, or a checkpoint"}
 main = partial(
-    run_command, "trainer.tools.documents", __doc__, _ARGUMENTS, DocumentsOptions, print_documents
+    run_command, "trainer.data.documents", __doc__, _ARGUMENTS, DocumentsOptions, print_documents
 )
 
 

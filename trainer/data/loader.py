@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
+from trainer.data.samplers import Sampler
+from trainer.data.shards import ShardError
 from trainer.model import Mask
-from trainer.samplers import Sampler
-from trainer.shards import ShardError
 
 _NUM_PREFETCHED = 2  # micro-batches
 
@@ -99,6 +99,10 @@ class Loader:
                 pending.append(thread.submit(self._read, number + _NUM_PREFETCHED))
                 yield self._split(number, tokens)
                 number += 1
+
+    def __iter__(self) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
+        """Yield inputs and targets from step 0 on, as `batches` does, without end."""
+        return self.batches(0)
 
     def _read(self, number: int) -> torch.Tensor:
         step, micro_step = divmod(number, self.accumulation)
