@@ -88,7 +88,7 @@ def _copy_parquet(path: str, removed: np.ndarray, target: IO[bytes]) -> int:
         with open_source(path) as source:
             file = pq.ParquetFile(source)
             with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
-                batches = bounded_batches(source, file, file.schema_arrow.names)
+                batches = bounded_batches(file, file.schema_arrow.names)
                 return _copy_batches(batches, file.schema_arrow, removed, writer)
     except (pa.ArrowException, OSError) as error:
         raise_unless_damage(error, path)

@@ -416,7 +416,7 @@ def _parquet_records(
                 raise UserError(
                     f"{path} has none of the columns {chosen}; it has {', '.join(names)}"
                 )
-            rows = parquet_rows(source, file, present, reads_bytes=columns is not None)
+            rows = parquet_rows(file, present, reads_bytes=columns is not None)
             for number, (fields, undecodable) in enumerate(rows, start=1):
                 yield Record(f"{name}:{number}", fields, undecodable=undecodable)
         except (pa.ArrowException, OSError) as error:
