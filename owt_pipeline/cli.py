@@ -66,7 +66,7 @@ def _main(argv: Sequence[str] | None) -> int:
     """Print the usage or the version, or run the command."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
-        # `owt help run` is `owt run --help`.
+        # As git does: the help of the command that follows.
         arguments = [*arguments[1:2], "--help"]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())

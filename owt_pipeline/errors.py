@@ -75,6 +75,27 @@ OUT_OF_MEMORY = (
 )
 
 
+# Errors of the operating system that a missing or truncated file causes. A decoder that meets wrong
+# bytes raises an OSError without a number.
+_ERRNOS_OF_DAMAGE = (None, errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ENOTDIR)
+
+
+def raise_unless_damage(error: Exception, path: str = "") -> None:
+    """Raise the error of a reader again, unless it says that the file is missing or damaged.
+
+    Too little memory, too many open files, a quota or a permission is no fault of the file. Advice
+    to rebuild it or to download it again would not help. An error without a path gets `path`,
+    if the reader knows it.
+    """
+    if is_out_of_memory(error):
+        raise error
+    if not isinstance(error, OSError) or error.errno in _ERRNOS_OF_DAMAGE:
+        return
+    if error.filename:
+        raise error
+    raise OSError(error.errno, os.strerror(error.errno), path) from error
+
+
 def explain_os_error(error: OSError) -> str:
     """Return one line for an operating-system error: what failed, on which file, what to do."""
     if is_out_of_memory(error):
@@ -99,7 +120,7 @@ def explain_os_error(error: OSError) -> str:
         return (
             f"{_file_within(error.filename)} is a file, where a folder is needed: name another path"
         )
-    if error.errno == errno.EMFILE:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many open files: raise the limit (ulimit -n) and run the same command again"
     if not file:
         return error.strerror or str(error)

@@ -90,7 +90,7 @@ def command_answer(word: str) -> str | None:
 def flag_answer(flag: str) -> str | None:
     """Return what another tool's flag is called here, as the end of a message, or None.
 
-    `flag` can contain dashes and a value: `--num-proc=4` is looked up as `num_proc`.
+    `flag` can contain dashes and a value: dashes within a name count as `_`.
     """
     name = flag.partition("=")[0].lstrip("-").replace("-", "_").lower()
     return _ANSWER_BY_FLAG.get(name)

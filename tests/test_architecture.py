@@ -39,7 +39,7 @@ STAGES = (
 # commands by name. Nothing imports `owt_pipeline` itself, which is the face of the package.
 FLOORS = (
     ("schemas",),
-    ("errors", "progress", "version"),
+    ("errors", "foreign_words", "progress", "version"),
     ("storage",),
     ("ledger",),
     ("engine", "formats"),

@@ -262,8 +262,10 @@ class GPT(nn.Module):
         # The padding is masked here. A view without it has rows that a GPU reads and writes more
         # slowly.
         logits = logits.flatten(0, 1).float()
-        is_padding = torch.arange(logits.shape[1], device=x.device) >= self.config.vocab_size
-        logits = logits.masked_fill(is_padding, -math.inf)
+        # In place and unknown to autograd: its gradient is 0 in any case, and a masked copy would
+        # write all logits again, forward and backward.
+        with torch.no_grad():
+            logits[:, self.config.vocab_size :] = -math.inf
         loss = F.cross_entropy(logits, targets.flatten(), reduction=reduction, ignore_index=-100)
         return loss.view_as(targets) if reduction == "none" else loss
 

@@ -8,7 +8,6 @@ A capture is addressed by a range of bytes, at which `read_record` finds it.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
+from owt_pipeline.errors import raise_unless_damage
 from owt_pipeline.formats.file_kinds import flag_for, is_web_page
 from owt_pipeline.formats.messages import (
     REDIRECTS,
@@ -39,6 +39,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ARC_MAGIC = b"filedesc:"
 _LF_HEAD = re.compile(rb"WARC/\d\.\d+\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
+_CONTENT_LENGTH = re.compile(rb"\nContent-Length:[ \t]*(\d+)", re.IGNORECASE)
+_PIECE_BYTES = 1 << 16
 _MAKE_WARC = "make a WARC file of it with `warcio recompress FILE COPY.warc.gz`"
 _CONVERT = "make a copy that can be read with `warcio recompress FILE COPY.warc.gz`"
 
@@ -100,10 +102,20 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
 
     The damage is the last result, as a `Broken`. The archive of a shard without pages is empty; any
     other archive without responses is a `Broken`. So are records that share a gzip member, since
-    none of them has a range of bytes.
+    none of them has a range of bytes, and a record whose head has lines that end with LF only.
     """
     is_gzip = _begins(file, 0, _GZIP_MAGIC)
     start = _start_of_record(file, 0)
+    if is_gzip and not start.strip():
+        try:
+            first = _next_member(file, 0)
+        except BadRecord as error:
+            yield Broken(0, str(error))
+            return
+        if first is None:
+            return
+        start = _start_of_record(file, first)
+        file.seek(0)
     if start.startswith(_ARC_MAGIC):
         yield Broken(None, "an ARC file, and only WARC files are read", _MAKE_WARC)
     elif start.startswith(b"WARC/"):
@@ -141,12 +153,8 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
     problem = ""
     remedy = COMPLETE
     try:
-        for record in _records(file):
-            last_at = at
+        for record in _records(file, is_gzip):
             at = record.stream_pos
-            if is_gzip and _shares_member(file, last_at, at, num_before=len(kinds)):
-                waiting = None
-                raise BadRecord(f"its gzip member has another record, too: {_CONVERT}")
             if waiting is not None:
                 yield waiting(at)
             waiting = None
@@ -162,15 +170,18 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
                 )
             elif record.reader.consume(record.content_length) < record.content_length:
                 raise BadRecord("the file ends within it")
+    except _SharedMember as error:
+        # None of the records in a member has a range of bytes.
+        waiting = None
+        problem = str(error)
     except BadRecord as error:
         problem = str(error)
     except OSError as error:
+        raise_unless_damage(error)
         problem = f"damage in it or after it: {' '.join(str(error).split())[:200]}"
         if not is_gzip and waiting is not None and not _is_apart(file, at, record.content_length):
             waiting = None
     end = min(file.tell(), size) if problem else size
-    if is_gzip and not problem and not _is_complete(file, max(at, 0)):
-        problem = "the file ends within it or within the next one"
     if waiting is not None:
         yield waiting(end)
     if problem:
@@ -184,37 +195,82 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
         )
 
 
-def _records(file: BinaryIO) -> Iterator[Any]:
-    """Yield the records of a WARC file; those from the first head of LF lines on in FastWARC's
-    quirks mode.
+class _SharedMember(BadRecord):
+    """Two records are in one gzip member."""
 
-    In that mode, FastWARC also skips damage, so only the part of a file that needs it gets it.
+
+def _records(file: BinaryIO, is_gzip: bool) -> Iterator[Any]:
+    """Yield all records of a WARC file.
+
+    FastWARC ends at a gzip member without content, which stopped crawlers leave and `cat` joins,
+    and at bytes that are not a record. So after its end, it starts again at the next content.
+
+    Raises BadRecord if the file is cut off, or has records that do not have a range of bytes.
     """
-    if not _has_lf_head(file, 0):
-        for record in ArchiveIterator(file, parse_http=False):
-            is_unknown = record.record_type == WarcRecordType.unknown
-            if is_unknown and _has_lf_head(file, record.stream_pos):
-                file.seek(record.stream_pos)
-                break
+    start: int | None = 0
+    while start is not None:
+        file.seek(start)
+        at = start
+        for number, record in enumerate(ArchiveIterator(file, parse_http=False)):
+            # FastWARC gives all records of a member the offset of the member, except in the first
+            # member that it reads, where they have the offsets of its reads.
+            is_shared = record.stream_pos == at or not _begins(file, record.stream_pos, _GZIP_MAGIC)
+            if is_gzip and number > 0 and (is_shared if number == 1 else record.stream_pos == at):
+                raise _SharedMember(f"its gzip member has another record, too: {_CONVERT}")
+            at = record.stream_pos
+            if record.record_type == WarcRecordType.unknown and _has_lf_head(file, at):
+                raise BadRecord(f"the lines of its head end with LF only: {_CONVERT}")
             yield record
-        else:
-            return
-    yield from ArchiveIterator(file, parse_http=False, quirks_mode=True)
+        start = _next_member(file, at) if is_gzip else _next_text(file, at)
+        if start is not None and not _start_of_record(file, start).lstrip().startswith(b"WARC/"):
+            raise BadRecord(f"bytes after it, at {start:,}, are not a WARC record")
+
+
+def _next_member(file: BinaryIO, at: int) -> int | None:
+    """Return the offset of the first gzip member with content after the member at `at`.
+
+    The result is None if the file ends before it. Raises BadRecord if the file is cut off.
+    """
+    file.seek(at)
+    start = at
+    data = file.read(_PIECE_BYTES)
+    while data:
+        decoder = zlib.decompressobj(31)
+        while data and not decoder.eof:
+            try:
+                content = decoder.decompress(data)
+            except zlib.error as error:
+                raise BadRecord(f"damage in it or after it: {error}") from error
+            if start != at and content.strip():
+                return start
+            data = decoder.unused_data or file.read(_PIECE_BYTES)
+        if not decoder.eof:
+            raise BadRecord("the file ends within it or within the next one")
+        # Zeros can follow a member as padding.
+        while data and not (data := data.lstrip(b"\0")):
+            data = file.read(_PIECE_BYTES)
+        start = file.tell() - len(data)
+    return None
+
+
+def _next_text(file: BinaryIO, at: int) -> int | None:
+    """Return the offset of the first text after the record at `at` in a plain file; None at the
+    end of the file."""
+    file.seek(at)
+    head = file.read(1 << 17)
+    head_end = _HEAD_END.search(head)
+    length = _CONTENT_LENGTH.search(head)
+    if head_end is None or length is None:
+        raise BadRecord("its head cannot be read")
+    file.seek(at + head_end.end() + int(length[1]))
+    while piece := file.read(_PIECE_BYTES):
+        if text := piece.lstrip():
+            return file.tell() - len(text)
+    return None
 
 
 def _has_lf_head(file: BinaryIO, at: int) -> bool:
     return _LF_HEAD.match(_start_of_record(file, at)) is not None
-
-
-def _shares_member(file: BinaryIO, last_at: int, at: int, num_before: int) -> bool:
-    """Return whether the record at `at` is in the gzip member of the record before it.
-
-    FastWARC gives all records of a member the offset of the member; in a file's first member, the
-    offsets of its reads.
-    """
-    if at == last_at:
-        return True
-    return num_before == 1 and not _begins(file, at, _GZIP_MAGIC)
 
 
 def _begins(file: BinaryIO, at: int, magic: bytes) -> bool:
@@ -234,18 +290,6 @@ def _is_apart(file: BinaryIO, at: int, length: int) -> bool:
         return False
     end = at + head_end.end() + length
     return _begins(file, end, b"\r\n") or _begins(file, end, b"\n")
-
-
-def _is_complete(file: BinaryIO, at: int) -> bool:
-    """Return whether all gzip members from `at` on are complete."""
-    file.seek(at)
-    try:
-        with gzip.GzipFile(fileobj=file) as members:
-            while members.read(1 << 20):
-                pass
-    except (OSError, EOFError, zlib.error):
-        return False
-    return True
 
 
 def _is_response(record: Any) -> bool:

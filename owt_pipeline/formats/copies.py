@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, raise_unless_damage
 from owt_pipeline.formats.parquet import bounded_batches
 from owt_pipeline.formats.records import format_of, json_text_of, lines_of, open_decompressed
 from owt_pipeline.storage.folder import Storage, open_source
@@ -88,9 +88,10 @@ def _copy_parquet(path: str, removed: np.ndarray, target: IO[bytes]) -> int:
         with open_source(path) as source:
             file = pq.ParquetFile(source)
             with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
-                batches = bounded_batches(source, file, file.schema_arrow.names)
+                batches = bounded_batches(file, file.schema_arrow.names)
                 return _copy_batches(batches, file.schema_arrow, removed, writer)
     except (pa.ArrowException, OSError) as error:
+        raise_unless_damage(error, path)
         raise UserError(f"{path} cannot be copied as Parquet: {error}") from error
 
 

@@ -6,7 +6,6 @@ not UTF-8 becomes None, and its field is named; so does a column of times in an 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,24 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from owt_pipeline.formats.completeness import check_is_complete
+
 _MAX_BATCH_ROWS = 64
 _MAX_BATCH_BYTES = 4 << 20
-
-# A text that many rows have is stored once, in a dictionary. So a batch may have this many bytes of
-# texts from a column's dictionary. Programs end a dictionary at about a megabyte, so that only
-# files with longer texts in one come in smaller batches for that.
-_MAX_REPEATED_BYTES = 64 << 20
-
-# The first two fields in the header of a dictionary's page, each an i32: the type, which is 2, and
-# the uncompressed size. Numbers are zigzag varints, so 2 is written as 4.
-_DICTIONARY_PAGE = re.compile(rb"\x15\x04\x15([\x80-\xff]{0,4}[\x00-\x7f])", re.DOTALL)
-_MAX_HEADER_BYTES = 8
 
 _INTACT: frozenset[str] = frozenset()
 
 
 def parquet_rows(
-    source: pa.NativeFile,
     file: pq.ParquetFile,
     columns: Sequence[str],
     *,
@@ -39,10 +29,10 @@ def parquet_rows(
 ) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
     """Yield each row with the names of its fields that are not UTF-8, as `Record` has them.
 
-    `file` reads `source`. With `reads_bytes`, columns of bytes are read as strings, since some
+    With `reads_bytes`, columns of bytes are read as strings, since some
     programs write strings so. Raises pa.ArrowException or OSError for a damaged file.
     """
-    for batch in bounded_batches(source, file, columns):
+    for batch in bounded_batches(file, columns):
         plain = _plain_batch(batch, reads_bytes)
         try:
             # A full validation decodes the strings.
@@ -53,61 +43,37 @@ def parquet_rows(
             yield from ((fields, _INTACT) for fields in plain.to_pylist())
 
 
-def bounded_batches(
-    source: pa.NativeFile, file: pq.ParquetFile, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def bounded_batches(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in batches of a few megabytes; of long rows a few, since all rows of
     a batch are in memory.
 
-    `file` reads `source`. Raises pa.ArrowException or OSError for a damaged file.
+    Raises pa.ArrowException or OSError for a damaged file, also for one with fewer rows than a row
+    group declares, and for an encrypted column.
     """
     # One row group after the other: those with long rows do not slow the others.
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
-        yield from file.iter_batches(
-            batch_size=_rows_within_bytes(source, group, columns),
+        batches = file.iter_batches(
+            batch_size=_rows_within_bytes(group),
             row_groups=[number],
             columns=list(columns),
         )
+        num_rows = 0
+        for batch in batches:
+            num_rows += batch.num_rows
+            yield batch
+        # Arrow ends without an error if a column has fewer values than the row group declares.
+        check_is_complete(f"row group {number}", num_rows, group.num_rows, "rows")
 
 
-def _rows_within_bytes(
-    source: pa.NativeFile, group: pq.RowGroupMetaData, columns: Sequence[str]
-) -> int:
-    """Return how many rows of a row group are read at a time."""
-    row_bytes = group.total_byte_size // max(group.num_rows, 1)
-    prefixes = tuple(f"{column}." for column in columns)
-    repeated_bytes = 0
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        if f"{chunk.path_in_schema}.".startswith(prefixes):
-            repeated_bytes = max(repeated_bytes, _dictionary_bytes(source, chunk))
-    num_rows = min(
-        _MAX_BATCH_BYTES // max(row_bytes, 1), _MAX_REPEATED_BYTES // max(repeated_bytes, 1)
-    )
-    return min(max(num_rows, 1), _MAX_BATCH_ROWS)
+def _rows_within_bytes(group: pq.RowGroupMetaData) -> int:
+    """Return how many rows of a row group are read at a time.
 
-
-def _dictionary_bytes(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> int:
-    """Return the uncompressed bytes of a column's dictionary in a row group; 0 without one.
-
-    Of a small column, the bytes of the column are returned, which are not fewer.
+    The metadata of a single column is not read, because Arrow ends the process if the column is
+    encrypted.
     """
-    if not chunk.has_dictionary_page or chunk.physical_type != "BYTE_ARRAY":
-        return 0
-    column_bytes = int(chunk.total_uncompressed_size)
-    if column_bytes * _MAX_BATCH_ROWS <= _MAX_REPEATED_BYTES:
-        return column_bytes
-    # The metadata has only the size of the column. The size of a page is in the page's header, a
-    # struct in Thrift's compact protocol: field 1 is the type, field 2 the uncompressed size.
-    header = source.read_at(_MAX_HEADER_BYTES, chunk.dictionary_page_offset)
-    fields = _DICTIONARY_PAGE.match(header)
-    if fields is None:
-        return column_bytes
-    zigzag = 0
-    for position, byte in enumerate(fields[1]):
-        zigzag |= (byte & 0x7F) << (7 * position)
-    return zigzag >> 1
+    row_bytes = group.total_byte_size // max(group.num_rows, 1)
+    return min(max(_MAX_BATCH_BYTES // max(row_bytes, 1), 1), _MAX_BATCH_ROWS)
 
 
 def _plain_batch(batch: pa.RecordBatch, reads_bytes: bool) -> pa.RecordBatch:

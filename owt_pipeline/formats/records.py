@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, raise_unless_damage
 from owt_pipeline.formats.batches import strings_of
 from owt_pipeline.formats.delimited import DelimitedTable
 from owt_pipeline.formats.file_kinds import command_for
@@ -416,10 +416,11 @@ def _parquet_records(
                 raise UserError(
                     f"{path} has none of the columns {chosen}; it has {', '.join(names)}"
                 )
-            rows = parquet_rows(source, file, present, reads_bytes=columns is not None)
+            rows = parquet_rows(file, present, reads_bytes=columns is not None)
             for number, (fields, undecodable) in enumerate(rows, start=1):
                 yield Record(f"{name}:{number}", fields, undecodable=undecodable)
         except (pa.ArrowException, OSError) as error:
+            raise_unless_damage(error, path)
             raise UserError(f"{path} cannot be read as Parquet: {error}") from error
 
 
@@ -436,6 +437,7 @@ def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
         try:
             yield io.BufferedReader(Decompressed(source, strict=True), 1 << 20)
         except (EOFError, OSError) as error:
+            raise_unless_damage(error, path)
             raise UserError(
                 f"{path} is damaged or incomplete: {error}; download or create it again"
             ) from error

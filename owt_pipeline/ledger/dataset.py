@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline.errors import UserError, command
+from owt_pipeline.errors import UserError, command, raise_unless_damage
 from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import REJECTS, Reason
@@ -268,10 +268,12 @@ def _row_groups_of(source: pa.NativeFile, path: str) -> _ParquetRowGroups | _Arr
 
 @contextlib.contextmanager
 def reading(workdir: Storage, name: str) -> Iterator[None]:
-    """Turn errors of reading a file of the run into a UserError with the commands that help."""
+    """Turn an error about a damaged or missing file of the run into a UserError with the commands
+    that help."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
+        raise_unless_damage(error, workdir.path(name))
         problem = " ".join(str(error).split())
         raise UserError(
             f"{workdir.path(name)} was changed or removed after it was written, and cannot be read "

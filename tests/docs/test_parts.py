@@ -181,7 +181,7 @@ def test_notebook(tmp_path: Path, small_run: Path, parts: dict[str, str]) -> Non
         outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
         streams = [output for output in outputs if output["output_type"] == "stream"]
         printed = "".join("".join(stream["text"]) for stream in streams)
-        assert printed.startswith("Execution model | Ada Writer | 2021-03-04 | en\n")
+        assert printed.startswith("A docstring | Ada Writer | 2021-03-04 | en\n")
         assert re.search(r"^\d+ texts, of which \d+ repeat another$", printed, re.MULTILINE)
         pictures = [output for output in outputs if "image/png" in output.get("data", {})]
         assert len(pictures) == 2

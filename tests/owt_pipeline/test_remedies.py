@@ -210,6 +210,9 @@ def test_each_message_that_advises_has_a_test_of_its_remedy() -> None:
     messages = advising_messages(REPOSITORY)
     missing = []
     for message, place in messages.items():
+        # test_foreign_words.py tries what each answer in that table names.
+        if place.startswith("owt_pipeline/foreign_words.py"):
+            continue
         if not any(part in message for part, _ in rows):
             missing.append(f"{place}: {message}")
     assert missing == [], "add these to remedies.txt"

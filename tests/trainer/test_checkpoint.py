@@ -464,8 +464,10 @@ def test_commands_in_messages_name_any_folder(
     command = str(diverged.value).split("Look at the step's documents (")[1]
     command = command[: command.rindex("), try a lower")]
     assert shlex.split(command)[:4] == ["python", "-m", "trainer.data.documents", config.out]
-    step = int(shlex.split(command)[5])
-    assert list(documents.documents_of(config.out, step))
+    flags = shlex.split(command)[4:]
+    value_by_flag = dict(zip(flags[::2], map(int, flags[1::2]), strict=True))
+    step, max_steps = value_by_flag["--step"], value_by_flag["--max_steps"]
+    assert list(documents.documents_of(config.out, step, max_steps))
     other_data = write_tokens(tmp_path / "other" / "tokens", [[1, 2, 3] * 40] * 20)
     with pytest.raises(SettingsError) as refused:
         train(dataclasses.replace(config, data=(str(other_data),)))

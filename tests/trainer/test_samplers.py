@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.data.loader import Loader
+from trainer.data.mapped_documents import Documents
 from trainer.data.samplers import Mixture, Packed, Permutation, longbiased
-from trainer.data.shards import Documents
 
 EOT = 65535
 CORPORA = st.lists(st.integers(0, 40), min_size=1, max_size=30)

@@ -13,7 +13,7 @@ import pytest
 from trainer.config import TrainConfig
 from trainer.data import documents
 from trainer.data.corpora import open_corpora
-from trainer.data.shards import Documents
+from trainer.data.mapped_documents import Documents
 from trainer.train import train
 
 from .conftest import Capture, WriteTokens

@@ -33,6 +33,17 @@ def test_a_lone_surrogate_becomes_the_replacement_character(tokenizer_file: Path
     assert tokenizer.encode("a\ud800b\ud83d\ude00") == tokenizer.encode("a\ufffdb\U0001f600")
 
 
+def test_parts_of_characters_count_by_their_own_bytes(tokenizer_file: Path) -> None:
+    # Windows cut characters. A decoder writes each part as U+FFFD, which is three bytes.
+    tokenizer = Tokenizer(tokenizer_file)
+    text = "漢字 and été \U0001f600"
+    ids = tokenizer.encode(text)
+    assert len(ids) > len(text)
+    assert sum(tokenizer.count_bytes([token]) for token in ids) == len(text.encode())
+    end_of_text = tokenizer.loaded.token_to_id("<|endoftext|>")
+    assert tokenizer.count_bytes([*ids, end_of_text]) == len(text.encode())
+
+
 PADDING = {
     "strategy": {"Fixed": 8},
     "direction": "Right",

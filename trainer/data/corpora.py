@@ -10,8 +10,9 @@ from typing import Any
 
 from schemas import SettingsError
 from trainer.config import TrainConfig
+from trainer.data.mapped_documents import Documents
 from trainer.data.samplers import Packed, Sampler, longbiased, mix
-from trainer.data.shards import Documents, ShardError, TokenDataset, TokenizerInfo, open_dataset
+from trainer.data.shards import ShardError, TokenDataset, TokenizerInfo, open_dataset
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import run_command
 from trainer.config import config_of
 from trainer.data.corpora import Corpora, open_corpora
-from trainer.data.shards import Documents
+from trainer.data.mapped_documents import Documents
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainer.command_line import check_local, run_command
-from trainer.data.shards import Documents, ShardError, open_dataset
+from trainer.data.mapped_documents import Documents
+from trainer.data.shards import ShardError, open_dataset
 
 _DOCUMENTS_PER_WRITE = 4096
 _SCHEMA = pa.schema([("split", pa.string()), ("offset", pa.uint64()), ("url_id", pa.uint64())])

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trainer.data.shards import Documents
+from trainer.data.mapped_documents import Documents
 
 # Windows are permuted in blocks of consecutive samples. The last two are remembered.
 _BLOCK_BITS = 10

@@ -25,6 +25,8 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
+from trainer.data.mapped_documents import Documents
+from trainer.data.nanogpt import find_documents, is_bin_file, map_ids
 from trainer.data.remote import open_bucket, why_not
 
 _TOKENS = "tokens"
@@ -76,7 +78,7 @@ class TokenizerInfo:
 
 @dataclass(frozen=True)
 class TokenDataset:
-    """A `tokens/` folder (a path or URI) whose files exist on the local disk."""
+    """A `tokens/` folder (a path or URI) whose files exist on the local disk, or a .bin file."""
 
     folder: str
     tokenizer: TokenizerInfo
@@ -110,17 +112,26 @@ class TokenDataset:
         Raises ShardError, which names a file that does not match its manifest.
         """
         if split not in self.opened:
-            chunks = []
-            lengths = []
+            chunks: list[_Chunk] = []
             for file in self.files.get(split, []):
-                for chunk in _read_chunks(file, self.tokenizer.vocab_size, self.ids_checked):
-                    chunks.append(chunk.ids)
-                    lengths.append(chunk.lengths)
-            self.opened[split] = Documents(chunks, lengths)
+                if is_bin_file(file.path):
+                    chunks.append(_read_bin(file, self.tokenizer))
+                else:
+                    chunks += _read_chunks(file, self.tokenizer.vocab_size, self.ids_checked)
+            self.opened[split] = Documents(
+                [chunk.ids for chunk in chunks],
+                [chunk.lengths for chunk in chunks],
+                [chunk.starts for chunk in chunks],
+            )
         return self.opened[split]
 
     def url_ids(self, split: str) -> np.ndarray:
-        """Return the url_id of each document of one split, uint64 (n,)."""
+        """Return the url_id of each document of one split, uint64 (n,).
+
+        Documents of a .bin file have their number in place of it.
+        """
+        if is_bin_file(self.folder):
+            return np.arange(len(self.documents(split)), dtype=np.uint64)
         url_ids = [np.zeros(0, np.uint64)]
         for file in self.files.get(split, []):
             table = pa.ipc.open_file(pa.memory_map(file.path)).read_all()
@@ -128,58 +139,26 @@ class TokenDataset:
         return np.concatenate(url_ids)
 
 
-class Documents:
-    """The documents of one split, addressed 0 … n−1 in the order of the shards' paths and rows.
-
-    `lengths` are the tokens of each document, int64 (n,). `dtype` is the type of the ids, which are
-    mapped from their files in `chunks`.
-    """
-
-    def __init__(self, chunks: list[np.ndarray], lengths: list[np.ndarray]) -> None:
-        empty = np.zeros(0, np.int64)
-        num_documents = np.array([len(of_chunk) for of_chunk in lengths], dtype=np.int64)
-        starts = [np.cumsum(of_chunk, dtype=np.int64) - of_chunk for of_chunk in lengths]
-        self._chunks = chunks
-        self._first = np.cumsum(num_documents) - num_documents  # the first document of each chunk
-        self._starts = np.concatenate([empty, *starts])  # where in its chunk each document starts
-        self.lengths = np.concatenate([empty, *lengths]).astype(np.int64)
-        self.dtype = max((chunk.dtype for chunk in chunks), default=np.dtype(np.uint16))
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, document: int) -> np.ndarray:
-        """Return the token ids of one document, a view of the mapped file."""
-        chunk = int(np.searchsorted(self._first, document, side="right")) - 1
-        start = int(self._starts[document])
-        return self._chunks[chunk][start : start + int(self.lengths[document])]
-
-    def copy_into(
-        self,
-        out: np.ndarray,
-        documents: np.ndarray,
-        at: np.ndarray,
-        begin: np.ndarray,
-        count: np.ndarray,
-    ) -> None:
-        """For each k, copy document[k][begin[k]:begin[k]+count[k]] to out[at[k]:at[k]+count[k]]."""
-        chunk = np.searchsorted(self._first, documents, side="right") - 1
-        source = self._starts[documents] + begin
-        columns = (chunk, source, source + count, at, at + count)
-        # One slice assignment for each document: about a microsecond, with Python integers as
-        # indices.
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        chunks = self._chunks
-        for number, source_begin, source_end, out_begin, out_end in rows:
-            out[out_begin:out_end] = chunks[number][source_begin:source_end]
-
-
 @dataclass(frozen=True)
 class _Chunk:
-    """The ids of a record batch, mapped, and the lengths of its documents."""
+    """The ids of a record batch or a .bin file, mapped.
+
+    Its documents have `lengths`, and start at `starts`.
+    """
 
     ids: np.ndarray
     lengths: np.ndarray
+    starts: np.ndarray
+
+
+def _read_bin(file: TokenFile, tokenizer: TokenizerInfo) -> _Chunk:
+    """Return the documents of a .bin file; raises ShardError naming it."""
+    try:
+        ids = map_ids(file.path)
+        starts, lengths = find_documents(ids, tokenizer.vocab_size, tokenizer.eot)
+    except ValueError as error:
+        raise ShardError(f"{file.path}: {error}") from None
+    return _Chunk(ids, lengths, starts)
 
 
 def _advice(path: str) -> str:
@@ -215,7 +194,7 @@ def _read_chunks(file: TokenFile, vocab_size: int, ids_checked: bool) -> Iterato
                     f"tokenizer's vocabulary of {vocab_size}; {_advice(path)}"
                 )
             first_row += len(batch)
-            yield _Chunk(ids, lengths)
+            yield _Chunk(ids, lengths, offsets[:-1].astype(np.int64))
     except (pa.ArrowInvalid, AttributeError, KeyError, OSError) as error:
         raise ShardError(
             f"{path} is not a file that tokenize wrote ({error}); copy it again"
@@ -225,6 +204,8 @@ def _read_chunks(file: TokenFile, vocab_size: int, ids_checked: bool) -> Iterato
 def open_dataset(folder: str | Path) -> TokenDataset:
     """Open the token shards in `folder`: a run or its `tokens/`, local or at s3:// or gs://.
 
+    It can also be nanoGPT's train.bin, with val.bin beside it as the validation split.
+
     Every file's existence and length are checked, so that a damaged dataset fails before training
     and not in the middle of it. Those of a bucket are copied to `$OWT_CACHE` (by default to the
     user's cache folder) if they are not there, and their SHA-256s checked. Raises ShardError,
@@ -233,6 +214,8 @@ def open_dataset(folder: str | Path) -> TokenDataset:
     """
     scheme, separator, path = str(folder).partition("://")
     is_remote = bool(separator)
+    if is_bin_file(folder) and not is_remote:
+        return _open_bin(os.path.abspath(folder))
     if is_remote and not (scheme in ("s3", "gs") and path.strip("/")):
         raise ShardError(f"{folder}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
     # abspath keeps links: the ledger is next to the folder that was named.
@@ -251,6 +234,9 @@ def open_dataset(folder: str | Path) -> TokenDataset:
         # Another dataset of a run was named, such as its corpus/.
         if os.path.isfile(os.path.join(parent, LEDGER, "manifest.json")):
             hint = f"the tokens of this run are in {os.path.join(parent, _TOKENS)}"
+        # A data set of nanoGPT.
+        if os.path.isfile(os.path.join(run, "train.bin")):
+            hint = f"name the file: {shlex.quote(os.path.join(run, 'train.bin'))}"
         raise ShardError(f"no token shards in {folder}: {error}; {hint}") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise ShardError(f"{folder} cannot be opened: {why_not(error)}") from error
@@ -266,6 +252,31 @@ def open_dataset(folder: str | Path) -> TokenDataset:
         files=splits,
         ids_checked=manifest.ids_checked,
     )
+
+
+def _open_bin(path: str) -> TokenDataset:
+    """Open nanoGPT's file of ids; train.bin has its validation split in val.bin beside it."""
+    path_by_split = {"train": Path(path)}
+    val_path = Path(path).with_name("val.bin")
+    if Path(path).name == "train.bin" and val_path.is_file():
+        path_by_split["val"] = val_path
+    files = {}
+    for split, bin_path in path_by_split.items():
+        try:
+            num_bytes = map_ids(bin_path).nbytes
+            with bin_path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except (ValueError, OSError) as error:
+            raise ShardError(f"data: {error}") from error
+        files[split] = [TokenFile(str(bin_path), num_bytes, digest)]
+    tokenizer = TokenizerInfo(
+        name="gpt2, ids only",
+        path=NO_TOKENIZER,
+        sha256=hashlib.sha256(NO_TOKENIZER.read_bytes()).hexdigest(),
+        vocab_size=GPT2_VOCAB_SIZE,
+        eot=GPT2_EOT,
+    )
+    return TokenDataset(path, tokenizer, files, ids_checked=False)
 
 
 @dataclass(frozen=True)

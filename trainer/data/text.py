@@ -42,6 +42,8 @@ class Tokenizer:
         options = {key: value for key, value in model.items() if value not in (None, "", False)}
         added_tokens = {token["content"]: token["id"] for token in entries["added_tokens"]}
         self.definition = (options, added_tokens)
+        self._special_ids = {token["id"] for token in entries["added_tokens"] if token["special"]}
+        self._is_byte_level = _is_byte_level(entries["decoder"])
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without special tokens."""
@@ -55,12 +57,36 @@ class Tokenizer:
     def count_bytes(self, ids: Sequence[int]) -> int:
         """Return the UTF-8 bytes of the text that `ids` decode to; the unknown token has none."""
         known_ids = [token for token in ids if token != self._unknown_id]
+        if self._is_byte_level:
+            return sum(map(self._num_bytes_of, known_ids))
         if self.loaded.decoder is None:
             # The package would write a space between any two tokens.
             text = "".join(map(self.loaded.id_to_token, known_ids))
         else:
             text = self.decode(known_ids)
         return len(text.encode("utf-8"))
+
+    def _num_bytes_of(self, token: int) -> int:
+        """Return the bytes of a byte-level token, which may be a part of a character.
+
+        A decoder would write a part as U+FFFD, which is three bytes.
+        """
+        name = self.loaded.id_to_token(token)
+        if name is None or token in self._special_ids:
+            return 0
+        if name in self.definition[1]:
+            # Added to the vocabulary as text.
+            return len(name.encode("utf-8"))
+        # Each byte has its own character in the vocabulary.
+        return len(name)
+
+
+def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
+    """Return whether the decoder of a tokenizer.json reads each character of a token as a byte."""
+    if decoder is None:
+        return False
+    parts = decoder.get("decoders", [decoder])
+    return any(part["type"] == "ByteLevel" for part in parts)
 
 
 def has_tokenizer(folder: Path) -> bool:

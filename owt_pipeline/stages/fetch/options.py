@@ -39,6 +39,10 @@ _FILES_PER_CONNECTION = 4
 _OTHER_FILES = 500
 _MIN_CONNECTIONS = 16
 
+# The limit on open files that macOS accepts where it reports "unlimited", which it rejects as a
+# limit: OPEN_MAX of its <sys/syslimits.h>.
+_OPEN_MAX = 10_240
+
 _DIGEST_CHARS = 8
 
 not_in_key = partial(option, shapes_bytes=False)
@@ -245,10 +249,13 @@ def allowed_connections(num_wanted: int) -> int:
 
     The limit is raised as far as the system allows it.
     """
-    _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
-    if max_files == resource.RLIM_INFINITY:
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft_limit == resource.RLIM_INFINITY:
         return num_wanted
+    max_files = hard_limit
+    if hard_limit == resource.RLIM_INFINITY:
+        max_files = max(soft_limit, _OPEN_MAX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, hard_limit))
     allowed = max((max_files - _OTHER_FILES) // _FILES_PER_CONNECTION, _MIN_CONNECTIONS)
     if allowed >= num_wanted:
         return num_wanted

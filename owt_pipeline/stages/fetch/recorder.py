@@ -15,8 +15,8 @@ import asyncio
 import math
 import time
 import uuid
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -132,6 +132,42 @@ class _HeldFailure(NamedTuple):
     failure: FetchFailure
 
 
+class _Silence:
+    """The failures since which no response has come; failures are added, and none is taken out.
+
+    A response starts another silence instead. So a silence that a task has judged still has its
+    failures after the task had to wait, and its identity tells whether a response came meanwhile.
+
+    Attributes:
+      names: the names that failed.
+    """
+
+    def __init__(self, failures: Iterable[_HeldFailure] = ()):
+        """Return the silence that starts with `failures`, in the order of their time."""
+        self._failures = list(failures)
+        self.names = {held_failure.name for held_failure in self._failures}
+
+    def add(self, held_failure: _HeldFailure) -> None:
+        """Add a failure that happened now."""
+        self._failures.append(held_failure)
+        self.names.add(held_failure.name)
+
+    def split(self, started: float) -> tuple[list[_HeldFailure], _Silence]:
+        """Return the failures before `started`, and the silence of the later ones."""
+        num_before = sum(held_failure.at < started for held_failure in self._failures)
+        return self._failures[:num_before], _Silence(self._failures[num_before:])
+
+    def problem(self, subject: str) -> str:
+        """Return the message for a run that this silence stops; it has one failure at least."""
+        num_by_reason = Counter(str(held_failure.failure.reason) for held_failure in self._failures)
+        reasons = ", ".join(f"{reason} {num:,}" for reason, num in num_by_reason.most_common())
+        return (
+            f"{len(self.names):,} {subject} ({reasons}). The last failure: "
+            f"{self._failures[-1].failure.detail}. Their URLs have no outcome yet: run the "
+            "same command again later to continue"
+        )
+
+
 class CircuitBreaker:
     """Takes the results of one source for the URLs of one shard; used in one event loop, by any
     number of tasks.
@@ -163,8 +199,7 @@ class CircuitBreaker:
         self._is_silent = is_silent
         self._subject = subject
         self._is_network_up = is_network_up
-        self._held_failures: deque[_HeldFailure] = deque()
-        self._num_held_by_name: Counter[str] = Counter()
+        self._silence = _Silence()
         self._judging = asyncio.Lock()
 
     async def take(
@@ -180,38 +215,33 @@ class CircuitBreaker:
             await self._recorder.take(url_id, result)
             return
         name = name or str(url_id)
-        self._held_failures.append(_HeldFailure(time.monotonic(), name, url_id, result))
-        self._num_held_by_name[name] += 1
-        if len(self._num_held_by_name) < self._max_failures:
+        self._silence.add(_HeldFailure(time.monotonic(), name, url_id, result))
+        if len(self._silence.names) < self._max_failures:
             return
         # One task finds out whether the network works; the others wait for it.
         async with self._judging:
-            if len(self._num_held_by_name) < self._max_failures:
-                return
-            if self._is_network_up is None or not await self._is_network_up():
-                raise UserError(self._problem())
-            await self.settle()
+            while len(self._silence.names) >= self._max_failures:
+                await self._judge(self._silence)
+
+    async def _judge(self, silence: _Silence) -> None:
+        """Settle the failures so far if the network works.
+
+        Raises UserError if it does not, unless a response has ended `silence` meanwhile.
+        """
+        started = time.monotonic()
+        if self._is_network_up is not None and await self._is_network_up():
+            await self.settle(started)
+        elif silence is self._silence:
+            raise UserError(silence.problem(self._subject))
 
     async def settle(self, started: float = math.inf) -> None:
         """Record the failures before `started`, when a request that succeeded began; at the end,
         all of them."""
-        while self._held_failures and self._held_failures[0].at < started:
-            held_failure = self._held_failures.popleft()
-            self._num_held_by_name[held_failure.name] -= 1
-            if not self._num_held_by_name[held_failure.name]:
-                del self._num_held_by_name[held_failure.name]
+        if not self._silence.names:
+            return
+        failures_before, self._silence = self._silence.split(started)
+        for held_failure in failures_before:
             await self._recorder.take(held_failure.url_id, held_failure.failure)
-
-    def _problem(self) -> str:
-        num_by_reason = Counter(
-            str(held_failure.failure.reason) for held_failure in self._held_failures
-        )
-        reasons = ", ".join(f"{reason} {num:,}" for reason, num in num_by_reason.most_common())
-        return (
-            f"{len(self._num_held_by_name):,} {self._subject} ({reasons}). The last failure: "
-            f"{self._held_failures[-1].failure.detail}. Their URLs have no outcome yet: run the "
-            "same command again later to continue"
-        )
 
 
 def wait_after(seconds: float, min_wait: float) -> float:

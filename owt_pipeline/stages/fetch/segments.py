@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
+from owt_pipeline.errors import raise_unless_damage
 from owt_pipeline.formats.warc import resource_record, warcinfo_record
 from owt_pipeline.ledger.commit import shard_name
 from owt_pipeline.ledger.dataset import batch_of
@@ -312,7 +313,8 @@ def read_segment(workdir: Storage, path: str, size: int) -> pa.Table | None:
         with pa.ipc.open_stream(content.partition(b"\r\n\r\n")[2]) as stream:
             rows = stream.read_all()
     # The stub of isal_zlib.error hides its base class.
-    except (isal_zlib.error, pa.ArrowException, OSError):  # type: ignore[misc]
+    except (isal_zlib.error, pa.ArrowException, OSError) as error:  # type: ignore[misc]
+        raise_unless_damage(error, workdir.path(path))
         return None
     metadata = rows.schema.metadata
     if metadata is None or size != start + int(metadata[b"bytes"]):

@@ -175,7 +175,7 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 10
+    version = 11
     libraries = ("fastwarc", "isal")
     flags = MappingProxyType({PAGES: "--pages_from"})
     steps = (

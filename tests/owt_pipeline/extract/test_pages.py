@@ -162,89 +162,18 @@ REPLY = "We have waited for the new boat for years."
 @pytest.mark.parametrize(
     "item",
     [
-        "<div class=hozzaszolas><b>Nagy</b><p>{}</p></div>",
-        "<li class='binh-luan x{}'><p>{}</p></li>",
-        "<div class=sc-1ab2><div>Lee 3 days ago</div><div>{}</div></div>",
-        "<div class=k><p><a href=/u>Lee</a></p><p><time>2024-03-01 12:30</time></p><p>{}</p></div>",
+        "<div class=comment><p>{}</p></div>",
+        "<div id=kommentar-2><p>{}</p></div>",
         "<article typeof='schema:Comment'><p>{}</p></article>",
         "<div itemscope itemtype='https://schema.org/Comment'><p>{}</p></div>",
         "<div property='schema:comment'><p>{}</p></div>",
         "<div role=comment><p>{}</p></div>",
-        "<div class=k><div>Lee · 3d</div><div>{}</div></div>",
-        "<div class=k><h4>Lee</h4><small>01.03.2024, 12:30</small><p>{}</p></div>",
-        "<div class=k><div><b>Lee</b> {}</div><div><a href=/r>Reply</a> <i>3h ago</i></div></div>",
-        "<div class=k><b>Lee</b><i>3 days ago</i><p>{}</p></div>",
-        "<div class=k><b>Lee</b><p>{}</p><div>3h ago<button>Like</button><button>Reply</button>"
-        "</div></div>",
-        "<div class=k><p>Lee said</p><p>{}</p><small>May 2, 2024 at 12:30</small></div>",
-        "<dl class=k><dt>1 : Lee : 2024/05/02 12:30:00<dd>{}</dl>",
-        "<dl><dt><a href=/u>Lee</a> said...<dd>{}<dd class=foot><a href=/c>1 May 2024, 12:30</a></dl>",
     ],
 )
-def test_readers_comments_are_known_by_their_structure(item: str) -> None:
-    items = "".join(item.replace("{}", REPLY) for _ in range(4)).replace("</dl><dl>", "")
+def test_readers_comments_are_known_by_names_and_attributes(item: str) -> None:
+    items = "".join(item.replace("{}", REPLY) for _ in range(4))
     found = comments_in(f"{ARTICLE}<section>{items}</section></main>")
     assert len([text for text in found if text.endswith(REPLY)]) == 4
-
-
-def test_rows_with_a_name_a_day_and_a_clock_are_comments() -> None:
-    row = "<tr><td>Lee<br>{}</td><td>" + REPLY + "</td></tr>"
-    page = f"<main><p>{SENTENCE * 12}</p><table>{{}}</table></main>"
-    assert len(comments_in(page.format(row.format("1 May 2024, 12:30") * 3))) == 3
-    # A timetable, and one in which a single row has a day.
-    assert comments_in(page.format(row.format("12:30") * 3)) == []
-    assert comments_in(page.format(row.format("1 May 2024, 12:30") + row.format("") * 3)) == []
-
-
-def test_a_short_comment_among_others_is_one() -> None:
-    item = "<div class=k><b>Lee</b><p>12:30</p><p>{}</p></div>"
-    items = "".join(map(item.format, (REPLY, REPLY, "Yes!", REPLY)))
-    assert "Yes!" in comments_in(f"<main><p>{SENTENCE * 12}</p><div>{items}</div></main>")
-
-
-def test_comments_without_spaces_between_words_are_known() -> None:
-    text = "この島の港は町よりも古いと、海岸の古い地図を調べた記者が先週の新聞に書いている。"
-    item = "<div class=k><b>名無しさん</b><p>12:30</p><p>新しい船を何年も待っていました。</p></div>"
-    page = f"<main><p>{text * 9}</p><div>{item * 3}</div></main>"
-    assert comments_in(page).count("新しい船を何年も待っていました。") == 3
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        "<div class=card><h3>Two boats</h3><p>{}</p></div>",
-        "<div class=card><p><a href=/>{}</a></p></div>",
-        "<p>{}</p>",
-        "<div class=step><p>12</p></div>",
-    ],
-)
-def test_other_parts_side_by_side_are_not_comments(item: str) -> None:
-    items = "".join(item.replace("{}", REPLY) for _ in range(4))
-    assert comments_in(f"{ARTICLE}<section>{items}</section></main>") == []
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        "<div class=ship><h4>The Gale</h4><p>1912</p><p>{}</p></div>",
-        "<div class=exercise><h4>Squats</h4><p>30 seconds</p><p>{}</p></div>",
-        "<div class=board><ul><li>Range: 40 km | 25 miles<li>Weight: 27 lbs</ul><p>{}</p></div>",
-        "<div class=entry><p>{}</p><p>30 seconds</p></div>",
-        "<div class=entry><b>May 2024</b><p>{}</p></div>",
-        "<div class=entry><b>2. Mai 2024</b><p>{}</p></div>",
-        "<div class=entry><h4>Day 2</h4><p>Start at 9:30</p><p>{}</p></div>",
-        "<dl><dt>The Gale of the north</dt><dd>{}</dd></dl>",
-    ],
-)
-def test_parts_of_a_text_with_numbers_are_not_comments(item: str) -> None:
-    items = "".join(item.replace("{}", REPLY) for _ in range(4))
-    assert comments_in(f"<main><div><p>{SENTENCE * 12}</p></div><div>{items}</div></main>") == []
-
-
-def test_posts_of_a_forum_are_not_comments() -> None:
-    post = "<div class=post><p>Lee 3 days ago</p><p>{}</p></div>"
-    posts = post.replace("{}", SENTENCE * 12) + post.replace("{}", REPLY) * 3
-    assert comments_in(f"<main>{posts}</main>") == []
 
 
 PIECES = st.sampled_from(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -9,8 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from owt_pipeline.engine.outcome import JobOutcome
+from owt_pipeline.errors import UserError
 from owt_pipeline.ledger import exchange
-from owt_pipeline.ledger.exchange import SliceWriter, read_index, read_slices
+from owt_pipeline.ledger.dataset import reading
+from owt_pipeline.ledger.exchange import Slice, SliceWriter, read_index, read_slices
 from owt_pipeline.storage.folder import Storage
 
 ROWS = pa.schema([("key", pa.int64()), ("text", pa.string())])
@@ -67,3 +73,55 @@ def test_a_key_with_many_bytes_has_slices_of_a_bounded_size(
     assert all(8_000 < slice.length < 25_000 for slice in slices)
     texts = [text for table in read_slices(work, slices) for text in table["text"].to_pylist()]
     assert texts == [f"row {k}" for k in range(10_000)]
+
+
+def test_one_file_is_open_while_the_slices_of_many_parts_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Storage(str(tmp_path))
+    slices: list[Slice] = []
+    for part in range(40):
+        with work.spool() as file:
+            writer = SliceWriter(file)
+            writer.send(0, batch(np.full(2, part), 2 * part))
+            writer.close()
+            file.publish(f"part-{part:02}")
+        slices += [slice for _, slice in read_index(work, f"part-{part:02}")]
+    num_open = len(os.listdir("/dev/fd"))
+    tables = []
+    for table in read_slices(work, slices):
+        tables.append(table)
+        assert len(os.listdir("/dev/fd")) <= num_open + 1
+    # The rows outlive the files that they were read from.
+    assert pa.concat_tables(tables)["key"].to_pylist() == sorted([*range(40), *range(40)])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EMFILE, "Failed to open local file"), "raise the limit"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "the quota is used up"),
+        (OSError(errno.EACCES, "Permission denied"), "no permission to open .*sent"),
+        (OSError(errno.EIO, "no answer from the bucket"), "Input/output error: .*sent"),
+        (pa.lib.ArrowMemoryError("malloc failed"), "memory is used up"),
+    ],
+)
+def test_an_error_of_the_machine_is_not_told_as_a_damaged_file(
+    tmp_path: Path, error: Exception, told: str
+) -> None:
+    with pytest.raises(type(error)) as caught, reading(Storage(str(tmp_path)), "sent"):
+        raise error
+    assert re.search(told, JobOutcome.of("dedupe", caught.value).message)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"short", b"x" * 200])
+def test_a_missing_or_damaged_file_of_slices_is_named_with_its_remedy(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "sent").write_bytes(content)
+    work = Storage(str(tmp_path))
+    with pytest.raises(UserError, match=r"sent was changed or removed .*--repair"):
+        read_index(work, "sent")
+    with pytest.raises(UserError, match=r"sent was changed or removed .*--repair"):
+        list(read_slices(work, [Slice("", "sent", offset=64, length=128, rows=1)]))

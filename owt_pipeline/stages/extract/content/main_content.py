@@ -2,22 +2,20 @@
 
 The cut depends on the page: it rises with the probability that the page is an article. Around an
 article there is much that looks like text of the article, and on a forum or a list leaving out text
-costs more than keeping too much. Where the higher cut would leave out a large part of the text, the
-model is unsure of the page, and the lower cut holds.
+costs more than keeping too much.
 
 Further rules:
 
-- A table or a list is kept completely or not at all.
+- A table is kept completely or not at all.
 - Prose in surroundings named as a banner, a sidebar or related articles, and a row of nothing but
   links, have a lower probability than by the model, if the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
 - A heading between two kept blocks needs a lower probability.
 - The lead between the title of an article and its first paragraph needs a lower probability.
 - Text that a part of the page repeats is kept once: `repeats`.
-- Of a series of questions and answers that is probable as a whole, nothing is left out: `answers`.
 - Readers' comments are left out if there is an article, unless the page is one of a forum.
-- Teasers of other pages, and insertions in an article, are left out, and questions stay before
-  their answers: `teasers`, `asides`, `questions`.
+- References to other articles, articles after the first one and copyright lines are left out:
+  `references`, `next_articles`, `copyright`.
 """
 
 from __future__ import annotations
@@ -27,19 +25,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.answers import keep_answers
 from owt_pipeline.stages.extract.content.article import article_of
-from owt_pipeline.stages.extract.content.asides import leave_asides
+from owt_pipeline.stages.extract.content.copyright import leave_copyright
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
-from owt_pipeline.stages.extract.content.notices import leave_notices
+from owt_pipeline.stages.extract.content.next_articles import leave_next_articles
 from owt_pipeline.stages.extract.content.page_kind import PageKind
-from owt_pipeline.stages.extract.content.questions import keep_questions
+from owt_pipeline.stages.extract.content.references import leave_references
 from owt_pipeline.stages.extract.content.repeats import without_repeats
-from owt_pipeline.stages.extract.content.teasers import leave_teasers
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
-    ITEM,
     PARAGRAPH,
     ROW,
     Block,
@@ -74,9 +69,6 @@ _MAX_LEAD_CHARS = 400
 _SENTENCE_ENDS = tuple('.!?…。！？؟"”»“')
 MAX_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
-# If the higher cut keeps a smaller share of the words that the lower cut keeps, the lower cut
-# decides.
-_MIN_SHARE_KEPT = 0.7
 
 
 class Cut(NamedTuple):
@@ -117,21 +109,18 @@ def main_content(
     page = view(blocks, kind)
     p, article = model.judge(page)
     p = np.maximum(p - _less_for_surroundings(page, blocks), 0)
-    keep = _choose(page, _mean_of_tables_and_lists(page, p), cut, article)
+    keep = _choose(page, _mean_of_tables(page, p), cut, article)
     _keep_headings(page, p, cut, keep)
-    is_article = kind.is_article or article >= _MIN_ARTICLE_PROBABILITY
     if kind.is_article:
         _keep_lead(blocks, p, cut, keep)
-    if is_article:
-        keep_answers(blocks, p, cut.lower, keep)
     if comments:
         keep |= page.in_comments & page.counts.prose
     elif not kind.is_forum:
         _leave_comments(page, blocks, kind, keep)
-    leave_teasers(blocks, keep, is_declared=kind.is_article, is_article=is_article)
-    leave_asides(blocks, keep, is_article=is_article)
-    leave_notices(blocks, keep)
-    keep_questions(blocks, keep)
+    if kind.is_article or article >= _MIN_ARTICLE_PROBABILITY:
+        leave_next_articles(blocks, keep)
+    leave_references(blocks, keep)
+    leave_copyright(blocks, keep)
     kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]
     kept = [block for block in without_repeats(kept) if _is_visible(block)]
     if any(block.form != HEADING for block in kept):
@@ -151,17 +140,11 @@ def _is_visible(block: Block) -> bool:
 
 def _choose(page: PageView, p: np.ndarray, cut: Cut, article: float) -> np.ndarray:
     """Return which blocks are kept by their probability `p` and the probability of an article."""
-    at_lower = p >= cut.lower
-    at_cut = p >= cut.lower + (cut.higher - cut.lower) * article
-    # The lower cut decides on hidden text for both cuts. On a tiny page the higher cut may keep so
-    # little visible text that a script seems to show the hidden text.
-    is_left_out = _is_left_hidden(page, at_lower)
-    at_lower &= ~is_left_out
-    at_cut &= ~is_left_out
-    words = page.counts.words
-    if words[at_cut].sum() < _MIN_SHARE_KEPT * words[at_lower].sum():
-        return at_lower
-    return at_cut
+    # The lower cut decides on hidden text. On a tiny page the higher cut may keep so little visible
+    # text that a script seems to show the hidden text.
+    is_left_out = _is_left_hidden(page, p >= cut.lower)
+    keep: np.ndarray = (p >= cut.lower + (cut.higher - cut.lower) * article) & ~is_left_out
+    return keep
 
 
 def _keep_headings(page: PageView, p: np.ndarray, cut: Cut, keep: np.ndarray) -> None:
@@ -224,20 +207,17 @@ def _less_for_surroundings(page: PageView, blocks: Sequence[Block]) -> np.ndarra
     return less
 
 
-def _mean_of_tables_and_lists(page: PageView, p: np.ndarray) -> np.ndarray:
-    """Return `p` with the mean of the table for each row, and of the list for each item."""
+def _mean_of_tables(page: PageView, p: np.ndarray) -> np.ndarray:
+    """Return `p` with the mean of the table for each row."""
+    is_row = page.counts.form == ROW
+    if not is_row.any():
+        return p
     p = p.copy()
-    tables = page.tree.container_of_block
-    lists = page.tree.parent[page.tree.container_of_block]
-    for form, groups in ((ROW, tables), (ITEM, lists)):
-        is_of_form = page.counts.form == form
-        if not is_of_form.any():
-            continue
-        numbers = groups[is_of_form]
-        weight = page.counts.words[is_of_form]
-        sums = np.bincount(numbers, weight * p[is_of_form])
-        means = sums / np.maximum(np.bincount(numbers, weight), 1)
-        p[is_of_form] = means[numbers]
+    tables = page.tree.container_of_block[is_row]
+    weight = page.counts.words[is_row]
+    sums = np.bincount(tables, weight * p[is_row])
+    means = sums / np.maximum(np.bincount(tables, weight), 1)
+    p[is_row] = means[tables]
     return p
 
 

@@ -7,6 +7,9 @@ They are elements of one kind, each with a title of its own. The first one is ne
 - On a list of complete articles, the first title is a link to its page: all of them stay.
 - Elements of other kinds than `<article>` and `<main>`, and articles of two kinds, may be parts of
   one text. They are further articles if each has a date, a byline or an `articleBody`.
+
+The rule changes one of 1,957 labelled texts and one of 254 news texts, and adds .0018 of F1 on
+fundus' news.
 """
 
 from __future__ import annotations

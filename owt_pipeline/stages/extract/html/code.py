@@ -54,14 +54,6 @@ _MAX_CODE_CHARS = 20_000
 _MAX_LINE_CHARS = 500
 # Empty paragraphs between two lines.
 _MAX_CONTAINERS_BETWEEN = 2
-_COPY = re.compile(
-    r"(?:copy|copied!?|kopieren|copier|copiar|copia|copiare|kopiér|kopiera|kopioi|kopiëren|kopiuj"
-    r"|копировать|скопировать|复制|复制代码|複製|コピー|복사)"
-    r"(?:(?:to clipboard|code|snippet|command|text| )*)[!.]?|view plain|view raw|select all",
-    re.IGNORECASE,
-)
-_LABELLED_COPY = re.compile(r"[\w+#. -]{0,20}?Copy(?: code| to clipboard| snippet)?")
-_MAX_COPY_CHARS = 40
 
 
 def is_code(line: str) -> bool:
@@ -167,36 +159,3 @@ def _is_next(block: Block, container: Container) -> bool:
     before = block.container
     is_like = before.tag == container.tag and before.parent is container.parent
     return is_like and 0 <= container.index - before.end <= _MAX_CONTAINERS_BETWEEN
-
-
-def drop_labels(blocks: list[Block]) -> None:
-    """Drop what stands next to code and is not in it: the numbers of its lines, a button's text."""
-    kept: list[Block] = []
-    for block in blocks:
-        is_after_code = bool(kept) and kept[-1].form == PREFORMATTED
-        if is_after_code and block.form != PREFORMATTED and _is_copy_label(block.text):
-            continue
-        if block.form == PREFORMATTED and kept:
-            if kept[-1].form != PREFORMATTED and _is_copy_label(kept[-1].text):
-                kept.pop()
-            _drop_numbers(kept, block.text.count("\n") + 1)
-        kept.append(block)
-    if len(kept) < len(blocks):
-        blocks[:] = kept
-
-
-def _drop_numbers(blocks: list[Block], num_lines: int) -> None:
-    """Drop the numbers of the lines of the code that follows, each of which is a block."""
-    if num_lines < _MIN_LINES or not blocks or blocks[-1].text != str(num_lines):
-        return
-    numbers = [block.text for block in blocks[-num_lines:]]
-    if numbers == [str(number) for number in range(1, num_lines + 1)]:
-        del blocks[-num_lines:]
-
-
-def _is_copy_label(text: str) -> bool:
-    """Return whether a text next to code is that of a button that copies it."""
-    if len(text) > _MAX_COPY_CHARS:
-        return False
-    label = text.strip("[] ")
-    return _COPY.fullmatch(label) is not None or _LABELLED_COPY.fullmatch(label) is not None

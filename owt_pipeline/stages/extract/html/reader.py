@@ -14,8 +14,6 @@ from functools import partial
 from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, HEADING, ITEM, Container
-from owt_pipeline.stages.extract.html.code import drop_labels
-from owt_pipeline.stages.extract.html.comments import mark_comments
 from owt_pipeline.stages.extract.html.controls import Controls
 from owt_pipeline.stages.extract.html.initials import names_initial
 from owt_pipeline.stages.extract.html.inner import (
@@ -162,9 +160,6 @@ class _Reader(Structure):
         for container in self._at.ancestors():
             container.end = self._count
         self._controls.show_opened(self.page.controlled)
-        if self._has_code:
-            drop_labels(self.blocks)
-        mark_comments(self.blocks)
         if leaves_navigation:
             self._leave_skipped()
         return self.page

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from yarl import URL
 
 from owt_pipeline import progress
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, raise_unless_damage
 from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.tracking import tracking_pattern
 from owt_pipeline.formats.urls import id_of, unescaped
@@ -219,6 +219,7 @@ def opened(uri: str) -> Iterator[pq.ParquetFile]:
                 )
             yield parquet
     except (pa.ArrowException, OSError) as error:
+        raise_unless_damage(error, uri)
         problem = " ".join(str(error).split())[:200]
         raise UserError(
             f"{uri} cannot be read: {problem}; a complete copy of the index is needed"

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fnmatch
+import functools
 import ipaddress
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -20,6 +22,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from owt_pipeline.errors import UserError
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 AddrInfo = tuple[Any, ...]
 """Family, type, protocol, canonical name and socket address, as by `socket.getaddrinfo`."""
@@ -28,7 +31,6 @@ NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONA
 """The system's errors for names without an address."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 _RULE = re.compile(
     r"(?P<pattern>[^=\s]+)=(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<address>[^:\s]+))(?::(?P<port>\d{1,5}))?"
 )
@@ -142,18 +144,34 @@ def _parse_rule(text: str) -> Rule:
 
 
 def is_public(ip: IPAddress) -> bool:
-    """Return whether an address is public.
+    """Return whether an address is public, by `special_addresses.txt`.
 
-    An IPv6 address that wraps an IPv4 address is judged by that.
+    An IPv6 address that wraps an IPv4 address is judged by that. `ipaddress.is_global` is not
+    asked, since its answer depends on the patch level of Python.
     """
     if isinstance(ip, ipaddress.IPv6Address):
         wrapped = _wrapped_address(ip)
         if wrapped is not None:
             return is_public(wrapped)
-        # `ipaddress` calls site-local and deprecated forms global.
-        if ip not in _GLOBAL_UNICAST:
-            return False
-    return ip.is_global and not ip.is_multicast
+    for block, is_reachable in _special_blocks():
+        if ip in block:
+            return is_reachable
+    return True
+
+
+@functools.cache
+def _special_blocks() -> list[tuple[IPNetwork, bool]]:
+    """Return the blocks of `special_addresses.txt`, and whether each is globally reachable.
+
+    Smaller blocks come first, so that the first block with an address is the one that counts.
+    """
+    text = files(__package__).joinpath("special_addresses.txt").read_text("utf-8")
+    blocks: list[tuple[IPNetwork, bool]] = []
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            block, is_reachable, _ = line.split(" ", 2)
+            blocks.append((ipaddress.ip_network(block), {"yes": True, "no": False}[is_reachable]))
+    return sorted(blocks, key=lambda item: -item[0].prefixlen)
 
 
 def _wrapped_address(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
