@@ -129,7 +129,7 @@ def options_of(
     """Return the options of a run's stages: their tables, overridden by the flags of each stage.
 
     If `collect` reads the addresses in WARC files, `fetch` takes the pages from these files by
-    default. Other pages are fetched from the web only if there are other links. Raises UsageError.
+    default. Raises UsageError.
     """
     options = {
         stage.name: stage_options(stage, config, tables, flags.get(stage.name, {}))
@@ -139,12 +139,7 @@ def options_of(
     fetch = options["fetch"]
     may_read_archives = not fetch.sources or "archive" in fetch.sources
     if collect.warcs and not fetch.pages_from and may_read_archives:
-        sources: tuple[str, ...] = ("archive",)
-        if collect.dumps or collect.links or collect.subreddits:
-            sources = ("archive", "live")
-        options["fetch"] = dataclasses.replace(
-            fetch, pages_from=collect.warcs, sources=fetch.sources or sources
-        )
+        options["fetch"] = dataclasses.replace(fetch, pages_from=collect.warcs)
     return list(options.values())
 
 

@@ -30,6 +30,9 @@ from schemas.datasets import LEDGER, SCHEMA_VERSION, field
 ROOT = f"{LEDGER}/manifest.json"
 """Path of the root manifest in a run's folder."""
 
+PAGES = "pages"
+"""The kind of a generation's sources of pages. Its other sources have links or texts."""
+
 
 class ManifestError(ValueError):
     """A manifest that cannot be read, has an unknown version, or does not balance."""
@@ -199,21 +202,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.totals.get(kind, Total())
 
 
-PAGES = "pages"
-"""The kind of a generation's sources of pages. Its other sources have links or texts."""
-
-
 class Generation(msgspec.Struct, frozen=True):
     """The sources of a first run or one `--add`, and their shards in every dataset but report.
-
-    Written by `record_generations` in owt_pipeline/engine/generations.py.
 
     Attributes:
       stage: the stage that reads the sources: `collect` or `import`.
       first: the first of its shards.
       shards: number of its shards.
-      sources: the files that it reads, those with pages (`--pages_from`) last: kind, name, length,
-        digest; `uri`, their latest path or URI
+      sources: the files that it reads: kind, name, length, digest; `uri`, their latest path or URI
         (that of a source that moved is updated); `stored`, the path of a copy in the run; `seen`,
         their mtime, their inode, and their SHA-256, which was computed then.
     """
@@ -359,13 +355,11 @@ class FileTable:
     def to_parquet(self) -> bytes:
         """Return the table as a Parquet file; the same bytes for the same files."""
         rows = [msgspec.structs.asdict(file) for file in self.files]
-        record_by_first_path = {
-            record.files[0].path: record for record in self.records if record.files
-        }
+        record_by_path = {record.files[0].path: record for record in self.records if record.files}
         for row in rows:
             # The record of a shard is in the row of its first file.
             row["record"] = None
-            record = record_by_first_path.get(row["path"])
+            record = record_by_path.get(row["path"])
             if record is not None:
                 without_files = msgspec.structs.replace(record, files=[])
                 row["record"] = _encoder.encode(without_files).decode()

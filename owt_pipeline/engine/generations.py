@@ -10,21 +10,26 @@ left out: its sources were wrong, or the command that added it was interrupted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from owt_pipeline.engine.sources import (
+    PAGES_FLAG,
+    content_of,
+    find_new_pages_of,
+    own_pages_of,
+    with_pages,
+)
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import read_root, swap_root
-from owt_pipeline.storage.folder import Storage, is_gone
-from schemas.manifest import Generation, Root
+from owt_pipeline.storage.folder import Storage
+from schemas.manifest import PAGES, Generation, Root
 
 logger = logging.getLogger("owt")
-
-# Fields of a source that shape no bytes: where it is, and when it was last hashed.
-_NOT_IN_KEY = ("uri", "stored", "seen")
 
 # A message names at most this many sources.
 _MAX_NAMES = 3
@@ -42,9 +47,12 @@ def record_generations(
     changed = root
     for stage, options in stages:
         if not stage.inputs:
-            changed = with_generations(changed, stage, options, runtime.workdir, add=runtime.add)
+            find_new_pages = partial(find_new_pages_of, stages, changed)
+            changed = with_generations(
+                changed, stage, options, runtime.workdir, find_new_pages, add=runtime.add
+            )
         elif stage.flags:
-            changed = _with_pages(changed, stage, options, runtime)
+            changed = with_pages(changed, stage, options, runtime)
         if write:
             changed = stage.update_root(options, changed, runtime)
     if not write or (changed == root and version is not None):
@@ -55,9 +63,17 @@ def record_generations(
 
 
 def with_generations(
-    root: Root, stage: Stage, options: Any, workdir: Storage, *, add: bool = False
+    root: Root,
+    stage: Stage,
+    options: Any,
+    workdir: Storage,
+    find_new_pages: Callable[[], Sequence[dict[str, Any]]] = list,
+    *,
+    add: bool = False,
 ) -> Root:
     """Return the root with the generations of the sources of `stage`, which has no inputs.
+
+    The advice of errors names the files with pages that `find_new_pages` returns, too.
 
     Raises UserError for new sources unless they are to be added (`add`), and for recorded sources
     that the options do not name.
@@ -83,7 +99,7 @@ def with_generations(
     wished_by_name = {_name(source): source for source in wished}
     generations = _without_dropped(root, wished_by_name)
     recorded = [source for generation in generations for source in generation.links]
-    _check_named(stage, recorded, wished_by_name, root, workdir, is_adding=add)
+    _check_named(stage, recorded, wished_by_name, root, workdir, find_new_pages, is_adding=add)
     updated = [
         _with_current_sources(generation, number, wished_by_name)
         for number, generation in enumerate(generations)
@@ -93,91 +109,12 @@ def with_generations(
         names = ", ".join(str(source["name"]) for source in new[:_MAX_NAMES])
         more = ", ..." if len(new) > _MAX_NAMES else ""
         verb = "is" if len(new) == 1 else "are"
-        advice = _advice_to_add(stage, workdir, new)
+        advice = _advice_to_add(stage, workdir, new, find_new_pages())
         raise UserError(f"{stage.name}: {names}{more} {verb} new in {workdir}: {advice}")
     if new:
         num_shards = stage.shards_for(options, new)
         updated.append(Generation(stage.name, generations[-1].shard_numbers.stop, num_shards, new))
     return msgspec.structs.replace(root, generations=updated)
-
-
-def _with_pages(root: Root, stage: Stage, options: Any, runtime: Runtime) -> Root:
-    """Return the root in which each generation has its sources of pages.
-
-    A generation has the files that were given with it, else all that exist. Once its pages are
-    published, it keeps them: a file that was deleted, or that the settings do not name any more,
-    changes nothing. Raises UserError for new files without new links, unless `--add` requests
-    them, and for an unfetched generation whose files are all gone.
-    """
-    recorded = [source for generation in root.generations for source in generation.pages]
-    wished = list(stage.sources(options, recorded))
-    wished_by_uri = {source["uri"]: source for source in wished}
-    wished_by_content = {_named_content(source): source for source in wished}
-    uris = {source["uri"] for source in recorded}
-    contents = set(map(_named_content, recorded))
-    new = [
-        source
-        for source in wished
-        if source["uri"] not in uris and _named_content(source) not in contents
-    ]
-    published = root.datasets.get(stage.output)
-    num_published = 0 if published is None else published.num_shards
-    is_joining = bool(new) and root.num_shards <= num_published
-    if is_joining and recorded:
-        _check_joining(recorded, new, runtime)
-    generations = []
-    earlier_uris: set[str] = set()
-    for generation in root.generations:
-        pages = []
-        for source in generation.pages:
-            moved = wished_by_content.get(_named_content(source), source)
-            pages.append(wished_by_uri.get(source["uri"], moved))
-        is_last = generation is root.generations[-1]
-        if generation.shard_numbers.stop > num_published:
-            pages = [source for source in pages if source["uri"] in wished_by_uri]
-            pages = [source for source in pages if source["uri"] not in earlier_uris]
-            if is_last:
-                pages += new
-            pages = pages or _existing(wished)
-        elif is_joining:
-            pages += new
-        earlier_uris.update(source["uri"] for source in pages)
-        pages.sort(key=lambda source: (source["name"], source["uri"]))
-        sources = [*generation.links, *pages]
-        generations.append(msgspec.structs.replace(generation, sources=sources))
-    return msgspec.structs.replace(root, generations=generations)
-
-
-def _check_joining(
-    recorded: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], runtime: Runtime
-) -> None:
-    """Raise UserError unless the pages of all generations may be read again, with new files."""
-    if not runtime.add:
-        raise UserError(
-            f"fetch: {new[0]['name']} is new in {runtime.workdir}, whose links have their pages: "
-            "repeat the command with --add to read the pages of all generations again"
-        )
-    for source in recorded:
-        if is_gone(source["uri"]):
-            raise UserError(
-                f"fetch: {new[0]['name']} cannot be added to the pages of all generations, since "
-                f"{source['uri']} is missing: restore it, or add the file together with new links"
-            )
-
-
-def _existing(sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the sources whose files exist; raise UserError if there are some, but none exists."""
-    existing = [source for source in sources if not is_gone(source["uri"])]
-    if sources and not existing:
-        raise UserError(
-            f"fetch: {sources[0]['uri']} is missing, and new links need pages: give WARC files "
-            "with their pages as --pages_from"
-        )
-    return existing
-
-
-def _named_content(source: Mapping[str, Any]) -> tuple[Any, str]:
-    return source["name"], _content(source)
 
 
 def is_last_generation_published(root: Root) -> bool:
@@ -231,7 +168,7 @@ def _with_current_sources(
         if set(source) == {"kind", "name", "uri"}:
             # Only the root knows its content, such as what Reddit's API returned.
             source = recorded
-        if _content(source) != _content(recorded):
+        if content_of(source) != content_of(recorded):
             logger.info(
                 "%s: %s has changed since generation %d was built from it",
                 generation.stage,
@@ -247,12 +184,12 @@ def _new_sources(
 ) -> list[dict[str, Any]]:
     """Return the sources whose name and content are both new to all generations."""
     names = {_name(source) for source in recorded}
-    contents = {_content(source) for source in recorded}
+    contents = {content_of(source) for source in recorded}
     new = []
     for source in wished:
         if _name(source) in names:
             continue
-        if _content(source) in contents:
+        if content_of(source) in contents:
             logger.info(
                 "%s: %s has the same content as a source of an earlier generation",
                 stage.name,
@@ -263,7 +200,12 @@ def _new_sources(
     return new
 
 
-def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, Any]]) -> str:
+def _advice_to_add(
+    stage: Stage,
+    workdir: Storage,
+    new: Sequence[Mapping[str, Any]],
+    new_pages: Sequence[Mapping[str, Any]],
+) -> str:
     """Return the advice to add new sources: a complete command, or the flag to repeat it with."""
     pronoun = "it" if len(new) == 1 else "them"
     if stage.name == "import":
@@ -272,7 +214,7 @@ def _advice_to_add(stage: Stage, workdir: Storage, new: Sequence[Mapping[str, An
         return f"run {command(*words)} to add {pronoun} as a generation"
     if not workdir.exists("settings.toml"):
         return f"repeat the command with --add to add {pronoun} as a generation"
-    words = ["owt", "run", str(workdir), "--add", *_flags_of(stage, new)]
+    words = ["owt", "run", str(workdir), "--add", *_flags_of(stage, [*new, *new_pages])]
     return f"run {command(*words)} to add {pronoun} as a generation"
 
 
@@ -282,6 +224,7 @@ def _check_named(
     wished_by_name: Mapping[tuple[Any, Any], Mapping[str, Any]],
     root: Root,
     workdir: Storage,
+    find_new_pages: Callable[[], Sequence[Mapping[str, Any]]],
     *,
     is_adding: bool,
 ) -> None:
@@ -293,8 +236,8 @@ def _check_named(
     unnamed = [source for source in recorded if _name(source) not in wished_by_name]
     if not unnamed:
         return
-    contents = {_content(source) for source in recorded}
-    new = [source for source in wished_by_name.values() if _content(source) not in contents]
+    contents = {content_of(source) for source in recorded}
+    new = [source for source in wished_by_name.values() if content_of(source) not in contents]
     number = 0
     while unnamed[0] not in root.generations[number].sources:
         number += 1
@@ -302,9 +245,10 @@ def _check_named(
         f"the settings do not name {unnamed[0]['name']}, a source of generation {number} of "
         f"{workdir}"
     )
+    pages = [*own_pages_of(root, unnamed), *find_new_pages()]
     if not workdir.exists("settings.toml") or (len(unnamed) == len(recorded) and not new):
         flags = ["--add"] if new else []
-        restoring = _command_naming(stage, workdir, [*recorded, *new], *flags)
+        restoring = _command_naming(stage, workdir, [*recorded, *new, *pages], *flags)
         raise UserError(
             f"{problem}: run {restoring}, with your other flags, to restore the settings"
         )
@@ -317,7 +261,7 @@ def _check_named(
     purpose = "to continue with all generations"
     if new:
         purpose = "to add the new sources and keep all generations"
-    adding = _command_naming(stage, workdir, sources, "--add")
+    adding = _command_naming(stage, workdir, [*sources, *pages], "--add")
     raise UserError(f"{problem}: run {adding} {purpose}")
 
 
@@ -332,10 +276,14 @@ def _command_naming(
 
 
 def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the flags of a stage that name these sources."""
+    """Return the flags that name these sources, of a stage and of the pages."""
     words: list[str] = []
-    for kind, flag in stage.flags.items():
+    named_uris: set[str] = set()
+    for kind, flag in [*stage.flags.items(), (PAGES, PAGES_FLAG)]:
         uris = [str(source["uri"]) for source in sources if source["kind"] == kind]
+        # `--warcs` names the files with the pages, too.
+        uris = [uri for uri in uris if uri not in named_uris]
+        named_uris.update(uris)
         if uris:
             words += [flag, *uris]
     return words
@@ -343,20 +291,3 @@ def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _name(source: Mapping[str, Any]) -> tuple[Any, Any]:
     return source.get("kind"), source.get("name")
-
-
-def _content(source: Mapping[str, Any]) -> str:
-    """Return the fields that identify a source's content, in one order."""
-    fields = []
-    for name, field in sorted(source.items()):
-        if name != "name" and name not in _NOT_IN_KEY:
-            fields.append((name, field))
-    return repr(fields)
-
-
-def key_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return sources with only the fields that are part of keys."""
-    shortened = []
-    for source in sources:
-        shortened.append({name: source[name] for name in source if name not in _NOT_IN_KEY})
-    return shortened

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from owt_pipeline.engine.generations import key_sources
+from owt_pipeline.engine.sources import key_sources
 from owt_pipeline.engine.stage import Stage
 from schemas.manifest import Root, ShardRecord
 
@@ -51,12 +51,9 @@ class KeyContents:
         self._stage = stage
         self._root = root
         self._inputs = inputs
-        self._stage_content = [
-            stage.name,
-            stage.version,
-            stage.key_options(options),
-            key_sources(external_inputs),
-        ]
+        self._options = options
+        self._external_inputs = key_sources(external_inputs)
+        self._options_by_generation: dict[int, dict[str, Any]] = {}
         # Every shard of a generation reads the same files, so one digest of them keeps keys cheap.
         self._digest_by_end: dict[int, str | None] = {}
 
@@ -65,19 +62,31 @@ class KeyContents:
         digests = self._input_digests(shard)
         if digests is None:
             return None
-        if self._stage.reads == "all":
-            return [*self._stage_content, [], digests]
-        number = self._root.generation_number_of(shard)
-        generation = self._root.generations[number]
-        # Without the position, two empty shards would have the same key, and so the same record.
-        position = [number, generation.shards, shard - generation.first]
-        content = [*self._stage_content, position, digests]
+        number = 0
+        position: list[int] = []
+        if self._stage.reads != "all":
+            number = self._root.generation_number_of(shard)
+            generation = self._root.generations[number]
+            # Without the position, two empty shards would have the same key, so the same record.
+            position = [number, generation.shards, shard - generation.first]
+        stage = self._stage
+        content = [stage.name, stage.version, self._key_options(number), self._external_inputs]
+        content += [position, digests]
+        if not position:
+            return content
         if not self._stage.inputs:
             generations = self._root.generations[: number + 1]
             content.append([key_sources(generation.links) for generation in generations])
         elif self._stage.flags:
             content.append(key_sources(generation.pages))
         return content
+
+    def _key_options(self, number: int) -> dict[str, Any]:
+        """Return the options in the keys of a generation's shards."""
+        if number not in self._options_by_generation:
+            options = self._stage.options_of_generation(self._options, self._root, number)
+            self._options_by_generation[number] = self._stage.key_options(options)
+        return self._options_by_generation[number]
 
     def _input_digests(self, shard: int) -> list[Any] | str | None:
         """Return the digests of the files that a shard reads, or one digest of them all."""
@@ -134,9 +143,10 @@ def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
     """Return the generations' sources that a stage reads, with the fields that shape bytes."""
     if stage.inputs and not stage.flags:
         return []
-    sources: list[dict[str, Any]] = []
+    sources: dict[str, dict[str, Any]] = {}
     for generation in root.generations:
         read = generation.pages if stage.inputs else generation.links
         # Generations may share files with pages.
-        sources += [source for source in key_sources(read) if source not in sources]
-    return sources
+        for source in key_sources(read):
+            sources.setdefault(digest_of(source), source)
+    return list(sources.values())

@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.keys import (
     DESCRIBED,
     KeyContents,
@@ -28,6 +27,7 @@ from owt_pipeline.engine.keys import (
     sources_of,
     with_generations_of,
 )
+from owt_pipeline.engine.sources import key_sources
 from owt_pipeline.engine.stage import (
     FINAL_DATASETS,
     KINDS_NEVER_DELETED,

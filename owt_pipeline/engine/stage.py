@@ -95,8 +95,12 @@ class Stage:
         """Return the options that shape the bytes, by name."""
         return shaping_options(options)
 
+    def options_of_generation(self, options: Any, root: Root, number: int) -> Any:
+        """Return the options for a generation, whose defaults may depend on it; raise UserError."""
+        return options
+
     def sources(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:
-        """Return the files that a stage without inputs reads.
+        """Return the files that a stage with `flags` reads.
 
         Each has a `kind`, a `name`, what identifies its content, and a `uri`, which is not part of
         keys. Files that the root has `recorded` may be missing. Raises UserError for a file that
@@ -105,13 +109,11 @@ class Stage:
         return ()
 
     def shards_for(self, options: Any, sources: Sequence[Mapping[str, Any]]) -> int:
-        """Return the number of shards of a generation of these sources, for a stage without
-        inputs."""
+        """Return the number of shards of a generation, for a stage without inputs."""
         return int(getattr(options, "num_shards", None) or 1)
 
     def update_root(self, options: Any, root: Root, runtime: Runtime) -> Root:
-        """Return the root with what the options request once, when a run begins
-        (`--retry_failed`)."""
+        """Return the root with what the options request once, such as `--retry_failed`."""
         return root
 
     def external_inputs(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:

@@ -15,17 +15,19 @@ find each shard once. A takedown and a run `--until` a stage leave them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root, swap_root
-from owt_pipeline.storage.folder import Entry, Storage
+from owt_pipeline.storage.folder import Entry, Storage, is_gone
 from schemas import DATASETS
 from schemas.datasets import LEDGER
 from schemas.manifest import ManifestError, ShardRecord
@@ -49,7 +51,7 @@ _REMOVABLE = re.compile(
         )
     )
 )
-
+_ARCHIVE_SEGMENT = re.compile(r"warc/part-\d{5}/archive-.+\.warc\.gz")
 
 # Seconds by which the times of files written at once may differ.
 _MAX_CLOCK_ERROR = 1.0
@@ -116,8 +118,16 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
     stage_by_folder |= {manifest.dataset: manifest.stage for manifest in root.datasets.values()}
     stage_by_folder["warc"] = stage_by_folder["pages"]
 
+    @functools.cache
+    def can_be_rebuilt() -> bool:
+        """Return whether all archive files exist; a user may delete them once they are read."""
+        pages = chain.from_iterable(generation.pages for generation in root.generations)
+        return not any(is_gone(source["uri"]) for source in pages)
+
     def is_removable(name: str) -> bool:
         if name in named or not _is_file(name):
+            return False
+        if _ARCHIVE_SEGMENT.fullmatch(name) and not can_be_rebuilt():
             return False
         folder, _, rest = name.removeprefix(f"{LEDGER}/").partition("/")
         stage = stage_by_folder.get(folder, folder)

@@ -105,3 +105,15 @@ def write_inputs_with_rejects(folder: Path) -> None:
     bare = _record_of("bare", b"<html><head><title>x</title></head><body></body></html>")
     with (folder / "pages.warc.gz").open("ab") as archive:
         archive.write(bare)
+
+
+def write_months(folder: Path) -> None:
+    """Write a folder for each dump, with a WARC file of its pages. All these files have one name."""
+    folder.mkdir(exist_ok=True)
+    write_inputs(folder)
+    (folder / "pages.warc.gz").unlink()
+    for name in DUMPS:
+        (folder / name).mkdir()
+        posts = [f"{name}{number}" for number in range(4)]
+        records = [_record(post) for post in posts if post != _NOT_ARCHIVED]
+        (folder / name / "pages.warc.gz").write_bytes(b"".join(records))

@@ -225,7 +225,6 @@ def test_warc_files_are_named_once(tmp_path: Path) -> None:
             {"sources": ["archive", "wayback"]},
             (("w", "x"), ("archive", "wayback")),
         ),
-        ({"warcs": ["w"], "links": ["l"]}, {}, (("w",), ("archive", "live"))),
         ({"warcs": ["w"], "links": ["l"]}, {"sources": ["archive"]}, (("w",), ("archive",))),
         ({"warcs": ["w"]}, {"pages_from": ["p"]}, (("p",), ("archive",))),
         ({"warcs": ["w"]}, {"sources": ["live"]}, ((), ("live",))),

@@ -103,14 +103,16 @@ def test_lost_segments_are_fetched_again_while_sources_are_added(
 
 
 @pytest.mark.slow
-def test_a_lost_archive_is_restored(run: Path, finished_run: Path, tmp_path: Path) -> None:
+def test_a_lost_archive_is_restored(finished_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
     archives = tmp_path / "archives"
     elsewhere = tmp_path / "elsewhere"
     archives.mkdir()
     for name in ("a.warc.gz", "b.warc.gz"):
         shutil.copy(finished_run.parent / "demo.warc.gz", archives / name)
     words = ["run", run, "--until", "extract", "--workers", "1"]
-    assert attempt([*words, "--pages_from", archives])[0] == 0
+    sources = ["--dumps", finished_run.parent / "RS_demo.zst", "--pages_from", archives]
+    assert attempt([*words, *sources, "--num_shards", 2])[0] == 0
     (archives / "b.warc.gz").rename(elsewhere)
     for folder in ("warc", "pages", "documents"):
         shutil.rmtree(run / folder, ignore_errors=True)

@@ -168,7 +168,7 @@ def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run:
         assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, named)]
         ask_owt(*shlex.split(advised), "--workers", 1)
         ask_owt("run", copy, "--workers", 1)
-        num_sources = [len(generation.sources) for generation in root_of(copy).generations]
+        num_sources = [len(generation.links) for generation in root_of(copy).generations]
         assert num_sources == [1] * num_generations
         assert "no problems found" in ask_owt("verify", copy)
 

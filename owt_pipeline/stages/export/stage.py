@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from owt_pipeline.engine.generations import key_sources
+from owt_pipeline.engine.sources import key_sources
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.dataset import DatasetReader

@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from owt_pipeline.engine.generations import key_sources
+from owt_pipeline.engine.sources import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.page_sources import GATHERED, PAGE_SOURCES, words_of_sources
@@ -223,6 +223,8 @@ def digest_of_source(options: Options, source: str, pages: Iterable[Mapping[str,
     shaping = shaping_of(options, [source])
     del shaping["sources"]
     files = key_sources(pages) if source == "archive" else []
+    for file in files:
+        del file["kind"]
     content = json.dumps([FORMAT, shaping, files], sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
 

@@ -78,6 +78,13 @@ def _num_temporary_failures(record: ShardRecord) -> int:
     return sum(num for reason, num in num_by_reason.items() if Reason.of(reason) in TEMPORARY)
 
 
+def order_of(run: StageRun, shard: int) -> tuple[str, ...]:
+    """Return the sources to query for a shard, in order."""
+    number = run.root.generation_number_of(shard)
+    options: Options = run.stage.options_of_generation(run.options, run.root, number)
+    return options.order
+
+
 def segment_prefix(run: StageRun, shard: int, source: str) -> str:
     """Return the first part of the names of a shard's segments: the source and its digest."""
     digests = run.properties["digests"][run.root.generation_number_of(shard)]

@@ -14,7 +14,7 @@ counts for every shard that has the URL, in whatever generation, as long as thes
 same.
 
 Segments of sources on the network are never deleted: nobody could write them again. Segments of
-archive files are swept like other files.
+archive files are swept like other files, as long as all archive files exist.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,11 +11,14 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
+from owt_pipeline.engine.keys import digest_of
+from owt_pipeline.engine.sources import key_sources
 from owt_pipeline.engine.stage import Summary
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
@@ -31,7 +35,7 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
 )
 from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import Capture
-from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
+from owt_pipeline.stages.fetch.archives.warc_files import Archives, counts_of
 from owt_pipeline.stages.fetch.options import (
     SHARDS_TOGETHER,
     digest_of_source,
@@ -48,7 +52,7 @@ from owt_pipeline.stages.fetch.recorder import (
     until_stopped,
     with_client,
 )
-from owt_pipeline.stages.fetch.rounds import check_nothing_lost, segment_prefix
+from owt_pipeline.stages.fetch.rounds import check_nothing_lost, order_of, segment_prefix
 from owt_pipeline.stages.fetch.segments import SegmentReader, SegmentWriter, isin_sorted
 from owt_pipeline.storage.folder import is_gone
 from owt_pipeline.version import __version__
@@ -56,7 +60,6 @@ from schemas import DATASETS
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
-    from owt_pipeline.stages.fetch.options import Options
     from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
@@ -73,26 +76,44 @@ _BATCH_ROWS = 1 << 14
 def set_up(run: StageRun) -> Summary:
     """Return the files to read and the digests of the sources, as properties of the run.
 
-    Raises UserError for an index that cannot be listed.
+    Raises UserError for an index that cannot be listed, and for an archive file that is missing
+    although a shard needs pages from it.
     """
-    options: Options = run.options
-    properties: dict[str, Any] = {}
-    if "archive" in options.order:
-        # The numbers of the files must not depend on which of these shards are made already.
-        archives: dict[tuple[str, str], str] = {}
-        for generation in run.root.generations:
-            if generation.first >= run.plan.num_settled:
-                for source in generation.pages:
-                    archives[source["name"], source["uri"]] = source["uri"]
-        properties["archives"] = [archives[place] for place in sorted(archives)]
-        properties["gone_archives"] = [uri for uri in properties["archives"] if is_gone(uri)]
-    if options.cc_index:
-        properties["cc_files"] = list_files(options)
-    properties["digests"] = [
-        {source: digest_of_source(options, source, generation.pages) for source in options.order}
-        for generation in run.root.generations
-    ]
+    properties: dict[str, Any] = {"digests": [], "archives": []}
+    if run.options.cc_index:
+        properties["cc_files"] = list_files(run.options)
+    archives: dict[str, tuple[str, str]] = {}
+    for number, generation in enumerate(run.root.generations):
+        options = run.stage.options_of_generation(run.options, run.root, number)
+        digests = {
+            source: digest_of_source(options, source, generation.pages) for source in options.order
+        }
+        properties["digests"].append(digests)
+        # The numbers of the files must not depend on which of these shards are finished.
+        if "archive" in options.order and generation.first >= run.plan.num_settled:
+            for source in generation.pages:
+                archives[source["uri"]] = (source["name"], digest_of(key_sources([source])))
+    properties["archives"] = sorted(archives, key=lambda uri: (archives[uri], uri))
+    properties["missing_archives"] = [uri for uri in properties["archives"] if is_gone(uri)]
+    if properties["missing_archives"]:
+        _check_not_needed(run, properties)
     return Summary(properties=properties)
+
+
+def _check_not_needed(run: StageRun, properties: Mapping[str, Any]) -> None:
+    """Raise UserError if a shard needs pages from an archive file that is missing."""
+    plan = msgspec.structs.replace(run.plan, properties=dict(properties))
+    prepared = dataclasses.replace(run, plan=plan)
+    for shard in sorted(run.plan.pending):
+        for source in run.generation_of(shard).pages:
+            if source["uri"] not in properties["missing_archives"]:
+                continue
+            if ShardFetcher(prepared, shard).needs_archives():
+                raise UserError(
+                    f"--pages_from: {source['uri']} is missing, but the run needs pages from it: "
+                    "restore it"
+                )
+            break
 
 
 def send_missing(
@@ -149,13 +170,14 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
     `slices` are the captures that Common Crawl has, if it is the last gathered source.
     """
     fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, CAPTURES)))
-    fetcher.query(run.options.order)
+    order = order_of(run, shard)
+    fetcher.query(order)
     # The URLs' memory.
     pa.default_memory_pool().release_unused()
     if str(shard) in run.root.rounds:
         writer.count({"round": run.root.rounds[str(shard)]})
     columns = sorted({"url_id", "url", "created_utc", *PAGES.names}.intersection(URLS.names))
-    readers = {source: fetcher.reader(source) for source in run.options.order}
+    readers = {source: fetcher.reader(source) for source in order}
     write_outcomes(writer, fetcher.ids, lambda ids: fetcher.read_urls(ids, columns), readers)
 
 
@@ -168,16 +190,34 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> Summary:
             "crawls": list(run.options.cc_crawls),
             "files": len(run.properties["cc_files"]),
         }
-    if "archives" in run.properties:
-        read = summary(Archives(run, run.properties["archives"]))
-        for archive in read:
-            _warn_of_archive(archive)
-        # Files of published generations are not read again.
-        names = {archive["name"] for archive in read}
-        before = run.published.properties.get("archives", []) if run.published else []
-        kept = [archive for archive in before if archive["name"] not in names]
-        properties["archives"] = sorted([*kept, *read], key=itemgetter("name"))
+    archives = _archives_read(run)
+    if archives:
+        properties["archives"] = archives
     return Summary(properties=properties)
+
+
+def _archives_read(run: StageRun) -> list[dict[str, Any]]:
+    """Return counts and damage of the archive files of all generations, and warn of damage.
+
+    Files of published generations, and files that were deleted, are not read again.
+    """
+    count_by_file: dict[str, dict[str, Any]] = {}
+    if run.published is not None:
+        for archive in run.published.properties.get("archives", ()):
+            count_by_file[archive["digest"]] = archive
+    count_by_uri = counts_of(Archives(run, run.properties["archives"]))
+    archives: dict[str, dict[str, Any]] = {}
+    for generation in run.root.generations:
+        for source in generation.pages:
+            (identity,) = key_sources([source])
+            digest = digest_of(identity)
+            count = count_by_uri.get(source["uri"])
+            if count is not None and digest not in archives:
+                archives[digest] = {"name": source["name"], "digest": digest, **count}
+                _warn_of_archive(archives[digest])
+            elif digest in count_by_file:
+                archives.setdefault(digest, count_by_file[digest])
+    return sorted(archives.values(), key=itemgetter("name", "digest"))
 
 
 def _warn_of_archive(archive: Mapping[str, Any]) -> None:
@@ -223,6 +263,7 @@ class ShardFetcher:
         self._run = run
         self._shard = shard
         self._captures = captures
+        self._order = order_of(run, shard)
         self.ids = run.inputs["urls"].ids(shard)
         self._readers: dict[str, SegmentReader] = {}
         self.ids_with_page = self._ids_that_keep_their_page()
@@ -234,7 +275,7 @@ class ShardFetcher:
         if not self._run.root.rounds.get(str(self._shard)):
             return kept_ids
         asked_ids = self.ids
-        for source in self._run.options.order:
+        for source in self._order:
             reader = self.reader(source)
             kept_ids = np.union1d(kept_ids, np.intersect1d(asked_ids, reader.pages))
             had_result = np.union1d(reader.ids, reader.failed_before)
@@ -270,6 +311,16 @@ class ShardFetcher:
                 )
             self.ids_with_page = np.union1d(self.ids_with_page, reader.pages)
 
+    def needs_archives(self) -> bool:
+        """Return whether archive files have to be read, since segments lack results of URLs."""
+        if "archive" not in self._order:
+            return False
+        ids_with_page = self.ids_with_page
+        for source in self._order[: self._order.index("archive")]:
+            ids_with_page = np.union1d(ids_with_page, self.reader(source).pages)
+        known_ids = np.union1d(ids_with_page, self.reader("archive").ids)
+        return not np.isin(self.ids, known_ids).all()
+
     def _make_client(self, source: str) -> Callable[[], Client]:
         """Return the function that makes the client of a source for this shard."""
         num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
@@ -284,8 +335,7 @@ class ShardFetcher:
     def _count_hosts(self, source: str) -> int:
         """Return the number of hosts of the URLs that a source is queried for in all rounds."""
         ids = self.ids
-        order = self._run.options.order
-        for earlier_source in order[: order.index(source)]:
+        for earlier_source in self._order[: self._order.index(source)]:
             ids = ids[~isin_sorted(ids, self.reader(earlier_source).pages)]
         hosts = self.read_urls(ids, ("url_id", "host"))["host"]
         return pc.count_distinct(hosts).as_py()
@@ -353,11 +403,6 @@ class ShardFetcher:
         urls = urls.sort_by("url_id")
         writer = reader.writer(_warcinfo(self._run, "archive"), date=0)
         uris = [source["uri"] for source in self._run.generation_of(self._shard).pages]
-        for uri in self._run.properties["gone_archives"]:
-            if uri in uris:
-                raise UserError(
-                    f"--pages_from: {uri} is missing, but the run needs pages from it: restore it"
-                )
         archives = Archives(self._run, uris)
         archives.look_up(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist())
         columns = [urls[name].to_pylist() for name in ("url_id", "url", "created_utc")]

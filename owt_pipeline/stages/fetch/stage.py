@@ -13,6 +13,7 @@ is read once for all of them, and the Wayback Machine limits the requests of a m
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+from owt_pipeline.engine.sources import PAGES_FLAG
 from owt_pipeline.engine.stage import (
     SHARDS,
     Recorded,
@@ -40,6 +42,8 @@ from owt_pipeline.stages.fetch.page_sources import GATHERED
 from schemas.manifest import PAGES, Root, ShardRecord
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
+# The kind of a source whose links are the addresses of the records of a WARC file.
+_WARC = "warc"
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
 READ_AT_ONCE = 4
@@ -92,14 +96,19 @@ def _num_together(run: StageRun) -> int:
 
     With archive files only, nothing waits: the pool makes shards.
     """
-    return 0 if run.options.order == ("archive",) else SHARDS_TOGETHER
+    numbers = {run.root.generation_number_of(shard) for shard in run.plan.pending}
+    for number in numbers:
+        options = run.stage.options_of_generation(run.options, run.root, number)
+        if options.order != ("archive",):
+            return SHARDS_TOGETHER
+    return 0
 
 
 def _archive_files(run: StageRun) -> list[int]:
     """Return the numbers of the archive files that exist."""
-    gone = run.properties.get("gone_archives", ())
-    archives = enumerate(run.properties.get("archives", ()))
-    return [number for number, uri in archives if uri not in gone]
+    missing = set(run.properties["missing_archives"])
+    archives = enumerate(run.properties["archives"])
+    return [number for number, uri in archives if uri not in missing]
 
 
 def _one_part_with_index(run: StageRun) -> range:
@@ -135,8 +144,6 @@ def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
 
 def _check_sources(options: Options) -> None:
     """Raise UserError for a source without its options, and for options without their source."""
-    if "archive" in options.order and not options.pages_from:
-        raise UsageError("--sources archive: give the WARC files with --pages_from")
     if bool(options.cc_index) != bool(options.cc_crawls):
         raise UsageError(
             "--cc_index and --cc_crawls go together: give the columnar index, and its crawls "
@@ -177,7 +184,7 @@ class Fetch(Stage):
     options = Options
     version = 11
     libraries = ("fastwarc", "isal")
-    flags = MappingProxyType({PAGES: "--pages_from"})
+    flags = MappingProxyType({PAGES: PAGES_FLAG})
     steps = (
         Step(_index_archive, "index", keys=_archive_files),
         Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
@@ -187,15 +194,42 @@ class Fetch(Stage):
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
     def key_options(self, options: Options) -> dict[str, Any]:
-        """Return the sources of this run, and their options.
+        """Return the sources of pages of a generation, and their options.
 
         Options of other sources are left out, so that a change of them does not rebuild anything.
         """
         return {**shaping_of(options, options.order), "sources": list(options.order)}
 
+    def options_of_generation(self, options: Options, root: Root, number: int) -> Options:
+        """Return the options with the archive files of the generation, and its sources of pages.
+
+        By default, a generation with archive files takes its pages from them, and every other one
+        from the web. If the files contain the run's links, the web also has the pages of the
+        generation's other links. Raises UsageError without the User-Agent that the sources need.
+        """
+        generation = root.generations[number]
+        uris = tuple(source["uri"] for source in generation.pages)
+        sources = options.sources
+        if uris and not sources:
+            warcs: set[str] = set()
+            for each_generation in root.generations:
+                links = each_generation.links
+                warcs.update(source["uri"] for source in links if source["kind"] == _WARC)
+            has_other_links = any(source["kind"] != _WARC for source in generation.links)
+            sources = ("archive",)
+            if has_other_links and warcs.issuperset(uris):
+                sources = ("archive", "live")
+        of_generation = dataclasses.replace(options, pages_from=uris, sources=sources)
+        _check_user_agent(of_generation)
+        return of_generation
+
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return the archive files that `--pages_from` names."""
-        return archives_of(options, recorded) if options.pages_from else []
+        if options.pages_from:
+            return archives_of(options, recorded)
+        if "archive" in options.order and not recorded:
+            raise UsageError("--sources archive: give the WARC files with --pages_from")
+        return []
 
     def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return nothing: the generations have the archive files.
@@ -203,7 +237,6 @@ class Fetch(Stage):
         Raises UserError for impossible options, before a run starts.
         """
         _check_sources(options)
-        _check_user_agent(options)
         if options.proxy and not _PROXY.fullmatch(options.proxy):
             raise UsageError(
                 f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT"

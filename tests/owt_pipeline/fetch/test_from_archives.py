@@ -64,9 +64,9 @@ def test_every_page_of_a_real_archive_is_found_and_copied(
     manifest = fetch(runtime, file)
     assert manifest.counts.rejected["not_archived"] == 1
     assert manifest.counts.left >= 1300
-    assert manifest.properties["archives"] == [
-        {"name": "wcxb-dev.warc.gz", "responses": 1308, "broken": 0, "unusable": 0}
-    ]
+    (counts,) = manifest.properties["archives"]
+    assert len(counts.pop("digest")) == 64
+    assert counts == {"name": "wcxb-dev.warc.gz", "responses": 1308, "broken": 0, "unusable": 0}
     for shard in range(2):
         rows = reader(runtime, manifest).table(shard)
         assert rows["url_id"].to_pylist() == sorted(rows["url_id"].to_pylist())
@@ -461,7 +461,7 @@ def test_archives_may_be_deleted_once_their_pages_are_published(
     for misspelt in (tmp_path / "archivse" / "*.warc.gz", tmp_path / "archivse"):
         with pytest.raises(UserError, match=r"--pages_from: no file matches .*archivse"):
             fetch(runtime, misspelt)
-    with pytest.raises(UserError, match="no file matches"):
+    with pytest.raises(UserError, match=r"0\.warc\.gz is missing"):
         fetch(runtime, files, max_page_bytes=9)
     folder.mkdir()
     (folder / "1.warc.gz").write_bytes(five_records()[1])

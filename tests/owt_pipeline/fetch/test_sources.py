@@ -152,10 +152,6 @@ def test_the_first_source_that_has_a_page_wins(
     ("options", "message"),
     [
         (
-            Options(sources=("live", "archive")),
-            "--sources archive: give the WARC files with --pages_from",
-        ),
-        (
             Options(max_page_bytes=1, resolve=("a.example",), user_agent=AGENT),
             "--resolve: 'a.example' is not",
         ),
@@ -164,10 +160,10 @@ def test_the_first_source_that_has_a_page_wins(
             "--user_agent: 'TestBot/1.* is not plain text such",
         ),
         (
-            Options(max_page_bytes=1, user_agent="Bot/1"),
+            Options(max_page_bytes=1, sources=("live",), user_agent="Bot/1"),
             "--user_agent: 'Bot/1' has no contact .* as in 'my-crawl/1.0",
         ),
-        (Options(max_page_bytes=1), "--user_agent: missing; give a name"),
+        (Options(max_page_bytes=1, sources=("live",)), "--user_agent: missing; give a name"),
         (
             Options(max_page_bytes=1, user_agent=AGENT, proxy="socks5://a:1"),
             "--proxy: 'socks5://a:1' is not http://HOST:PORT",

@@ -79,7 +79,7 @@ class Machines:
     def kept(self, urls: list[str]) -> set[str]:
         """Return the URLs whose answers are in segments."""
         by_id = {id_of(canonical_url(url)): url for url in urls}
-        prefix = f"live-{self.run.properties['digests']['live']}"
+        prefix = f"live-{self.run.properties['digests'][0]['live']}"
         ids = np.fromiter(by_id, np.uint64)
         return {
             by_id[url_id]

@@ -121,8 +121,9 @@ class Archives:
         self.files: list[str] = run.properties["archives"]
         self.holdings = f"{len(uris)} archive files"
         self.folder = run.work
+        wanted_uris = set(uris)
         records = run.records_of_step("index")
-        self.records = [record for record in records if self.files[record.shard] in uris]
+        self.records = [record for record in records if self.files[record.shard] in wanted_uris]
         self._options: Options = run.options
 
     def look_up(self, ids: np.ndarray, hosts: Iterable[str]) -> None:
@@ -192,18 +193,16 @@ class Archives:
                     yield table.append_column("file", files)
 
 
-def summary(archives: Archives) -> list[dict[str, Any]]:
-    """Return counts and damage of each archive file, for the manifest."""
-    summaries = []
+def counts_of(archives: Archives) -> dict[str, dict[str, Any]]:
+    """Return counts and damage of each archive file, by its path or URI, for the manifest."""
+    count_by_uri = {}
     for record in archives.records:
-        path = archives.files[record.shard]
-        counts = {name: record.stats[name] for name in COUNTS}
-        entry = {"name": path.rpartition("/")[2], **counts}
+        count: dict[str, Any] = {name: record.stats[name] for name in COUNTS}
         problem = archives.folder.read(_path(record, "damage")).decode()
         if problem:
-            entry["problem"] = problem
-        summaries.append(entry)
-    return summaries
+            count["problem"] = problem
+        count_by_uri[archives.files[record.shard]] = count
+    return count_by_uri
 
 
 def _by_id(tables: Sequence[pa.Table]) -> pa.Table:
