@@ -106,7 +106,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
       stats: the shard's further counts.
       key: hex SHA-256 of everything that the shard is built from; empty for a part of an
         intermediate step.
-      made_from: the same without the shard's history of retries and takedowns.
+      parts: the digest of each part of the key, by name (owt_pipeline/engine/keys.py).
       versions: versions of the libraries that shaped the bytes.
       schema_version: version of all schemas.
     """
@@ -116,7 +116,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
     files: list[ShardFile]
     stats: dict[str, int] = {}
     key: str = ""
-    made_from: str = ""
+    parts: dict[str, str] = {}
     versions: dict[str, str] = {}
     schema_version: int = SCHEMA_VERSION
 

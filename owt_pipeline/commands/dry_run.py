@@ -24,7 +24,7 @@ class Step:
       num_pending: number of its shards that would be built.
       num_shards: number of all its shards.
       num_rows: rows that enter the pending shards; None if an earlier stage has to build them.
-      cause: the difference for which the stage runs; "" if it does not run.
+      cause: why the stage runs; "" if it does not run.
     """
 
     stage: str
@@ -47,15 +47,12 @@ def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]
 
 
 def _step(plan: StagePlan, earlier_plans: Sequence[StagePlan]) -> Step:
-    """Return the step of a plan; the plans of the stages before it show which inputs change."""
+    """Return the step of a plan; the plans of the stages before it show how many rows enter."""
     stage = plan.stage
     if plan.finished:
         return Step(stage.name, "finished", num_pending=0, num_shards=len(plan.keys), num_rows=0)
     input_plans = [earlier for earlier in earlier_plans if earlier.stage.output in stage.inputs]
-    changed_inputs = [earlier.stage.output for earlier in input_plans if earlier.pending]
-    cause = plan.cause
-    if not cause and changed_inputs:
-        cause = f"{changed_inputs[0]}/ changes"
+    is_new = any(cause.part == "new" for cause in plan.causes.values())
     num_rows = None
     # Here the rows that enter a shard are the rows of the input's shard with the same number.
     if len(input_plans) == 1 and stage.reads == "shard":
@@ -66,7 +63,7 @@ def _step(plan: StagePlan, earlier_plans: Sequence[StagePlan]) -> Step:
         num_pending=len(plan.pending),
         num_shards=len(plan.keys),
         num_rows=num_rows,
-        cause=cause,
+        cause=plan.why or ("not built yet" if is_new else ""),
     )
 
 

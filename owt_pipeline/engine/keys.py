@@ -1,15 +1,22 @@
 """Compute keys. A key is one digest of everything that a shard is built from.
 
-A key names the stage, the version of its code, its options, the shard's place in its generation,
-the external inputs, and the digests of the files that the shard reads. Paths, workers and versions
-of libraries are not part of it.
+It covers the shard's place in its generation, and these parts, of which records keep the digests:
+
+    code        the stage and the version of its code
+    options     the options that shape bytes
+    external    digests of models, tokenizers, the user's code, evaluation sets
+    sources     the sources of the shard's generation
+    DATASET     the digests of the files of an input that the shard reads
+    rounds, takedowns   the shard's history (`Stage.history`)
+
+Paths, workers and versions of libraries are not part of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,8 +35,8 @@ def with_generations_of(root: Root, inputs: Sequence[Sequence[ShardRecord | None
     return msgspec.structs.replace(root, generations=complete)
 
 
-class KeyContents:
-    """The contents of the keys of a stage's shards, without the shards' history."""
+class KeyParts:
+    """The parts of the keys of a stage's shards."""
 
     def __init__(
         self,
@@ -53,66 +60,88 @@ class KeyContents:
         self._inputs = inputs
         self._options = options
         self._external_inputs = key_sources(external_inputs)
-        self._options_by_generation: dict[int, dict[str, Any]] = {}
+        self._parts_by_generation: dict[int, dict[str, str]] = {}
         # Every shard of a generation reads the same files, so one digest of them keeps keys cheap.
-        self._digest_by_end: dict[int, str | None] = {}
+        self._digests_by_end: dict[int, dict[str, str] | None] = {}
 
-    def of_shard(self, shard: int) -> list[Any] | None:
-        """Return the content of the key of a shard; None if an input has to be made first."""
+    def of_shard(self, shard: int, history: Any) -> dict[str, str] | None:
+        """Return the digest of each part of a shard's key, by the part's name.
+
+        `history` is the result of `Stage.shard_history`. Returns None if an input has to be made
+        first.
+        """
         digests = self._input_digests(shard)
         if digests is None:
             return None
         number = 0
-        position: list[int] = []
+        if self._stage.reads != "all":
+            number = self._root.generation_number_of(shard)
+        if number not in self._parts_by_generation:
+            self._parts_by_generation[number] = self._parts_of_generation(number)
+        parts = {**self._parts_by_generation[number], **digests}
+        if history:
+            parts[self._stage.history] = digest_of(history)
+        return parts
+
+    def key_of(self, shard: int, parts: Mapping[str, str]) -> str:
+        """Return the key of a shard, from its parts and its place."""
+        place: list[int] = []
         if self._stage.reads != "all":
             number = self._root.generation_number_of(shard)
             generation = self._root.generations[number]
-            # Without the position, two empty shards would have the same key, so the same record.
-            position = [number, generation.shards, shard - generation.first]
+            # Without the place, two empty shards would have the same key, and so the same record.
+            place = [number, generation.shards, shard - generation.first]
+        return digest_of([place, parts])
+
+    def missing_input(self, shard: int) -> str:
+        """Return the first input of which a shard reads a part that has to be made first."""
+        for name, records in sorted(self._inputs.items()):
+            for read_shard in shards_read_by(self._stage, self._root, shard):
+                if read_shard >= len(records) or records[read_shard] is None:
+                    return name
+        return ""
+
+    def _parts_of_generation(self, number: int) -> dict[str, str]:
+        """Return the parts that all shards of a generation have in common."""
         stage = self._stage
-        content = [stage.name, stage.version, self._key_options(number), self._external_inputs]
-        content += [position, digests]
-        if not position:
-            return content
-        if not self._stage.inputs:
+        options = stage.options_of_generation(self._options, self._root, number)
+        parts = {
+            "code": digest_of([stage.name, stage.version]),
+            "options": digest_of(stage.key_options(options)),
+        }
+        if self._external_inputs:
+            parts["external"] = digest_of(self._external_inputs)
+        if not stage.inputs:
             generations = self._root.generations[: number + 1]
-            content.append([key_sources(generation.links) for generation in generations])
-        elif self._stage.flags:
-            content.append(key_sources(generation.pages))
-        return content
+            parts["sources"] = digest_of([key_sources(each.links) for each in generations])
+        elif stage.flags:
+            parts["sources"] = digest_of(key_sources(self._root.generations[number].pages))
+        return parts
 
-    def _key_options(self, number: int) -> dict[str, Any]:
-        """Return the options in the keys of a generation's shards."""
-        if number not in self._options_by_generation:
-            options = self._stage.options_of_generation(self._options, self._root, number)
-            self._options_by_generation[number] = self._stage.key_options(options)
-        return self._options_by_generation[number]
-
-    def _input_digests(self, shard: int) -> list[Any] | str | None:
-        """Return the digests of the files that a shard reads, or one digest of them all."""
+    def _input_digests(self, shard: int) -> dict[str, str] | None:
+        """Return the digest of the files of each input that a shard reads."""
+        shards = shards_read_by(self._stage, self._root, shard)
         if self._stage.reads == "shard":
-            return self._digests_of([shard])
-        end = shards_read_by(self._stage, self._root, shard).stop
-        if end not in self._digest_by_end:
-            digests = self._digests_of(range(end))
-            self._digest_by_end[end] = None if digests is None else digest_of(digests)
-        return self._digest_by_end[end]
+            return self._digests_of(shards)
+        if shards.stop not in self._digests_by_end:
+            self._digests_by_end[shards.stop] = self._digests_of(shards)
+        return self._digests_by_end[shards.stop]
 
-    def _digests_of(self, shards: Iterable[int]) -> list[Any] | None:
-        """Return the digests of the files of some shards of each input; None if one is missing."""
-        digests: list[Any] = []
+    def _digests_of(self, shards: Sequence[int]) -> dict[str, str] | None:
+        """Return the digest of some shards of each input; None if one of them is missing."""
+        digest_by_input: dict[str, str] = {}
         for name, records in sorted(self._inputs.items()):
             # Optional inputs of a stage that reads everything may have more or fewer shards.
             has_other_shards = self._stage.reads == "all" and name not in self._stage.inputs
+            digests: list[list[str]] = []
             for shard in range(len(records)) if has_other_shards else shards:
-                if shard >= len(records):
-                    return None
-                record = records[shard]
+                record = records[shard] if shard < len(records) else None
                 if record is None:
                     return None
                 files = [file for file in record.files if file.kind in self._stage.kinds]
-                digests.append([name, *sorted(file.sha256 for file in files)])
-        return digests
+                digests.append(sorted(file.sha256 for file in files))
+            digest_by_input[name] = digest_of(digests)
+        return digest_by_input
 
 
 def shards_read_by(stage: Stage, root: Root, shard: int) -> range:
@@ -122,16 +151,6 @@ def shards_read_by(stage: Stage, root: Root, shard: int) -> range:
     if stage.reads == "earlier":
         return range(root.generations[root.generation_number_of(shard)].shard_numbers.stop)
     return range(root.num_shards)
-
-
-DESCRIBED = "described"
-"""The property of a manifest with the digest of what its assets tell about other datasets."""
-
-
-def digest_of_described(stage: Stage, root: Root) -> str | None:
-    """Return the digest of `Stage.described`; None if the assets tell about no other dataset."""
-    described = stage.described(root)
-    return None if described is None else digest_of(described)
 
 
 def digest_of(content: Any) -> str:

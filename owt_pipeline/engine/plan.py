@@ -18,16 +18,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from owt_pipeline.engine.keys import (
-    DESCRIBED,
-    KeyContents,
-    digest_of,
-    digest_of_described,
-    shards_read_by,
-    sources_of,
-    with_generations_of,
+from owt_pipeline.engine.causes import (
+    Cause,
+    Wanted,
+    cause_of,
+    describe_causes,
+    first_difference,
 )
-from owt_pipeline.engine.sources import key_sources
+from owt_pipeline.engine.keys import KeyParts, shards_read_by, sources_of, with_generations_of
 from owt_pipeline.engine.stage import (
     FINAL_DATASETS,
     KINDS_NEVER_DELETED,
@@ -60,15 +58,16 @@ class StagePlan:
       root: the root manifest with the generations that all inputs have. While a generation is half
         added, a stage that runs by itself has fewer shards than the run.
       keys: the key of each shard; empty if it depends on a shard that has to be made first.
-      made_from: the same without the shard's history of retries and takedowns.
+      parts: the digests of the parts of each shard's key.
       records: the record of each shard that has this key; None if it is missing.
       published_records: the published records, by shard.
       published: the manifest if it has these records, and its assets are complete and up to date.
         Then nothing needs to be published unless something is made.
-      lost: shards that have a record but miss files of it. Also shards that a takedown changes and
-        that miss published files.
+      lost: shards that have a record but miss files of it.
       pending: the shards to make.
-      cause: why they are made, in a few words; empty if the inputs changed.
+      patched: the pending shards that are made from the published shards, without the inputs.
+      causes: why each pending shard is made.
+      problem_by_path: the problems of lost files.
       is_resumed: whether an interrupted stage has made some of the shards.
       num_settled: number of shards of the first generations. A generation counts if all its shards
         and all earlier shards are published with these keys.
@@ -78,13 +77,15 @@ class StagePlan:
     options: Any
     root: Root
     keys: list[str]
-    made_from: list[str]
+    parts: list[dict[str, str]]
     records: list[ShardRecord | None]
     published_records: Mapping[int, ShardRecord] = field(default_factory=dict)
     published: Manifest | None = None
     lost: set[int] = field(default_factory=set)
     pending: set[int] = field(default_factory=set)
-    cause: str = ""
+    patched: set[int] = field(default_factory=set)
+    causes: dict[int, Cause] = field(default_factory=dict)
+    problem_by_path: dict[str, str] = field(default_factory=dict)
     is_resumed: bool = False
     num_settled: int = 0
 
@@ -92,6 +93,16 @@ class StagePlan:
     def finished(self) -> bool:
         """Whether the output is published and complete."""
         return self.published is not None and not self.pending
+
+    @property
+    def why(self) -> str:
+        """Return why the shards are made, in a few words; "" for a first run."""
+        why = describe_causes(self.causes, self.problem_by_path)
+        if not self.is_resumed:
+            return why
+        num_found = sum(record is not None for record in self.records)
+        resuming = f"resuming with {num_found} of {len(self.keys)} shards finished"
+        return f"{resuming}: {why}" if why else resuming
 
 
 def plan_stages(
@@ -160,17 +171,19 @@ def _plan_keys(
     num_shards = root.num_shards if stage.reads != "all" else 1
     recorded = recorded_sources(stage, root.datasets.get(stage.output))
     external_inputs = stage.external_inputs(options, recorded)
-    contents = KeyContents(stage, options, root, external_inputs, inputs)
-    keys = [""] * num_shards
-    made_from = [""] * num_shards
+    key_parts = KeyParts(stage, options, root, external_inputs, inputs)
+    plan = StagePlan(
+        stage, options, root, [""] * num_shards, [{}] * num_shards, [None] * num_shards
+    )
     for shard in range(num_shards):
-        content = contents.of_shard(shard)
-        if content is None:
-            continue
-        made_from[shard] = digest_of(content)
         history = stage.shard_history(options, root, readers, shard)
-        keys[shard] = digest_of([*content, history]) if history else made_from[shard]
-    return StagePlan(stage, options, root, keys, made_from, [None] * num_shards)
+        parts = key_parts.of_shard(shard, history)
+        if parts is None:
+            plan.causes[shard] = Cause(key_parts.missing_input(shard))
+            continue
+        plan.parts[shard] = parts
+        plan.keys[shard] = key_parts.key_of(shard, parts)
+    return plan
 
 
 def _find_records(plan: StagePlan, workdir: Storage) -> None:
@@ -200,11 +213,28 @@ def _find_records(plan: StagePlan, workdir: Storage) -> None:
             f"the run has only {num_shards}"
         )
     _find_unpublished_records(plan, workdir)
-    num_found = sum(record is not None for record in plan.records)
-    if plan.is_resumed:
-        plan.cause = f"resuming with {num_found} of {num_shards} shards finished"
-    elif manifest is not None and plan.keys[0]:
-        plan.cause = _difference(manifest, plan)
+    _find_causes(plan, manifest)
+
+
+def _find_causes(plan: StagePlan, manifest: Manifest | None) -> None:
+    """Compare the missing shards with the published ones."""
+    if manifest is None or not plan.published_records:
+        for shard, record in enumerate(plan.records):
+            if record is None:
+                plan.causes[shard] = Cause("new")
+        return
+    stage = plan.stage
+    external_inputs = stage.external_inputs(plan.options, manifest.sources)
+    sources = [*external_inputs, *sources_of(stage, plan.root)]
+    wanted = Wanted(plan.root, stage.version, stage.key_options(plan.options), sources)
+    for shard, record in enumerate(plan.records):
+        before = plan.published_records.get(shard)
+        if record is not None:
+            continue
+        if before is None:
+            plan.causes[shard] = Cause("added")
+        elif plan.keys[shard]:
+            plan.causes[shard] = cause_of(plan.parts[shard], before, manifest, wanted)
 
 
 def _find_unpublished_records(plan: StagePlan, workdir: Storage) -> None:
@@ -260,8 +290,12 @@ def _find_lost(
     files = [file for record in records for file in record.files if file.kind in kinds]
     problem_by_path = lost_files(workdir, files)
     for record in records:
-        if any(file.path in problem_by_path for file in record.files):
-            plan.lost.add(record.shard)
+        for file in record.files:
+            if file.path in problem_by_path:
+                plan.lost.add(record.shard)
+                plan.causes[record.shard] = Cause(
+                    "lost", f"{file.path} {problem_by_path[file.path]}"
+                )
     return problem_by_path
 
 
@@ -277,30 +311,18 @@ def _choose_shards(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]
     if plan.published is not None:
         table = DatasetReader(workdir, plan.published).table_of_files
         assets = lost_files(workdir, table.assets)
-    if plan.lost or assets:
-        plan.cause = _describe_problems(problems | assets)
+    plan.problem_by_path = problems | assets
     plan.pending = missing | plan.lost
     if assets:
-        plan.published = None
-    elif plan.published is not None and _describes_other_settings(plan, plan.published):
-        plan.cause = plan.cause or "settings of earlier stages that it describes have changed"
         plan.published = None
     plan.num_settled = _count_settled(plan)
     for shard in plan.pending:
         if _can_patch(plan, workdir, shard):
+            plan.patched.add(shard)
             continue
         # Optional inputs are read if they exist.
         for name in plan.stage.inputs:
             needed.setdefault(name, set()).update(shards_read_by(plan.stage, plan.root, shard))
-
-
-def _describes_other_settings(plan: StagePlan, published: Manifest) -> bool:
-    """Return whether the assets of a published output tell what is not so any more.
-
-    An output of an earlier version of the project does not record what they tell.
-    """
-    recorded = published.properties.get(DESCRIBED)
-    return recorded is not None and recorded != digest_of_described(plan.stage, plan.root)
 
 
 def _find_lost_shards(
@@ -328,14 +350,6 @@ def _find_lost_shards(
     return problems
 
 
-def _describe_problems(problems: Mapping[str, str]) -> str:
-    """Return the first of the problems of files, and how many more there are."""
-    path, problem = min(problems.items())
-    if len(problems) == 1:
-        return f"{path} {problem}"
-    return f"{path} {problem} (and {pluralize(len(problems) - 1, 'more file')})"
-
-
 def _count_settled(plan: StagePlan) -> int:
     """Return the number of shards of the first generations that are published with their keys."""
     if plan.stage.reads == "all":
@@ -354,31 +368,7 @@ def _count_settled(plan: StagePlan) -> int:
 def _can_patch(plan: StagePlan, workdir: Storage, shard: int) -> bool:
     """Return whether a shard can be made from the published shard, without the inputs."""
     record = plan.published_records.get(shard)
-    if not plan.stage.can_patch or record is None or record.made_from != plan.made_from[shard]:
+    if not plan.stage.can_patch or record is None:
         return False
-    if not lost_files(workdir, record.files):
-        return True
-    # The workers must not make it from the published files either, since some are missing.
-    plan.lost.add(shard)
-    return False
-
-
-def _difference(manifest: Manifest, plan: StagePlan) -> str:
-    """Return the first difference between a published output and the plan, for the log."""
-    stage = plan.stage
-    if manifest.stage_version != stage.version:
-        return f"version {stage.version} of the stage replaces version {manifest.stage_version}"
-    options = stage.key_options(plan.options)
-    for name in {**options, **manifest.options}:
-        if manifest.options.get(name) != options.get(name):
-            return f"{name} is now {options.get(name)!r} (was {manifest.options.get(name)!r})"
-    if manifest.num_shards != len(plan.keys):
-        return f"{pluralize(len(plan.keys) - manifest.num_shards, 'shard')} added"
-    external_inputs = stage.external_inputs(plan.options, manifest.sources)
-    sources = key_sources([*external_inputs, *sources_of(stage, plan.root)])
-    recorded = key_sources(manifest.sources)
-    changed = [source for source in sources if source not in recorded]
-    names = sorted({str(source.get("name") or source.get("kind")) for source in changed})
-    if names:
-        return f"inputs changed: {', '.join(names[:3])}"
-    return "inputs changed"
+    is_patch = first_difference(plan.parts[shard], record.parts) in ("", plan.stage.history)
+    return is_patch and not lost_files(workdir, record.files)

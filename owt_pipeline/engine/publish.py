@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from owt_pipeline.engine.keys import DESCRIBED, digest_of_described, sources_of
+from owt_pipeline.engine.keys import sources_of
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Summary, recorded_sources
 from owt_pipeline.engine.stage_work import is_published, open_run
 from owt_pipeline.errors import LedgerError, UserError
@@ -65,8 +65,7 @@ def publish(
     records = _records_of_shards(run)
     _check_files(run, records)
     summary = run.stage.finish(run, records)
-    described = digest_of_described(run.stage, root)
-    manifest, written = _publish_summary(run, records, summary, described, version)
+    manifest, written = _publish_summary(run, records, summary, version)
     entry = _log_entry(run, manifest)
     append_to_log(run.workdir, entry)
     logger.info("%s: %s (%.1f s)", manifest.stage, manifest.counts, entry["seconds"])
@@ -87,7 +86,6 @@ def _publish_summary(
     run: StageRun,
     records: Sequence[ShardRecord],
     summary: Summary,
-    described: str | None,
     version: str | None,
 ) -> tuple[Manifest, str]:
     """Publish the records with the stage's summary; return the manifest and the root's version."""
@@ -102,8 +100,6 @@ def _publish_summary(
     recorded = recorded_sources(run.stage, run.published)
     external_inputs = run.stage.external_inputs(run.options, recorded)
     properties = dict(run.properties if summary.properties is None else summary.properties)
-    if described is not None:
-        properties[DESCRIBED] = described
     return publish_dataset(
         run.workdir,
         records,

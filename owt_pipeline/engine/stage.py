@@ -65,6 +65,7 @@ class Stage:
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
       libraries: distributions whose version shapes the bytes, for the records.
+      history: the name of the part of keys that `shard_history` returns, such as `rounds`.
       can_patch: whether a shard can be made from the published shard, without the inputs, if only
         `shard_history` differs (export, for takedowns).
       flags: the flag that names sources of each kind, for a stage that reads sources.
@@ -81,6 +82,7 @@ class Stage:
     options: type
     version: int
     libraries: tuple[str, ...] = ()
+    history: str = ""
     can_patch: bool = False
     flags: Mapping[str, str] = MappingProxyType({})
     steps: tuple[Step, ...]
@@ -129,13 +131,6 @@ class Stage:
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
         """Return what else changes a shard, such as retries or takedowns, as JSON, or None."""
-        return None
-
-    def described(self, root: Root) -> Any:
-        """Return what the assets of the output tell about other datasets, as JSON, or None.
-
-        If only this changes, the output is published again from the same shards.
-        """
         return None
 
     def preload(self, options: Any) -> Sequence[str]:
@@ -255,8 +250,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=_NAME_IN_PLAN_FILE)
       root: the run's generations, rounds and takedowns when the stage was planned. Its datasets are
         the inputs of the stage, and the output if it was published with a readable list.
       keys: the key of each shard of the output.
-      made_from: the same without the shard's history of retries and takedowns.
+      parts: the digests of the parts of each pending shard's key, by the name of the part.
       pending: the shards to make.
+      patched: the pending shards that are made from the published shards, not from the inputs.
       lost: the pending shards that were made before and whose files are missing.
       num_settled: number of shards of the first generations, which are published with these keys.
       started: when the stage began, in seconds since 1970.
@@ -266,8 +262,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=_NAME_IN_PLAN_FILE)
 
     root: Root
     keys: list[str]
-    made_from: list[str]
+    parts: dict[int, dict[str, str]]
     pending: frozenset[int]
+    patched: frozenset[int]
     lost: frozenset[int]
     num_settled: int
     started: float
@@ -345,7 +342,7 @@ class StageRun:
             records_of(self.workdir, self.stage),
             key,
             self.plan.keys[key],
-            self.plan.made_from[key],
+            self.plan.parts.get(key, {}),
             versions,
         )
 

@@ -37,12 +37,11 @@ def plan_stage(
     plan = plan_stages([(stage, options), *later], workdir, root)[0]
     if plan.finished and plan.published is not None:
         return plan.published
-    if plan.cause:
+    why = plan.why
+    if why:
         num_pending = len(plan.pending)
         num_shards = len(plan.keys)
-        logger.info(
-            "%s: %s; running %d of %d shards", stage.name, plan.cause, num_pending, num_shards
-        )
+        logger.info("%s: %s; running %d of %d shards", stage.name, why, num_pending, num_shards)
     workdir.remove_dead_spools()
     logger.debug("%s: %s", stage.name, options)
     return _set_up(plan, runtime, root)
@@ -59,8 +58,9 @@ def _set_up(plan: StagePlan, runtime: Runtime, root: Root) -> StageRun:
     bare_plan = Plan(
         root=msgspec.structs.replace(plan.root, datasets=datasets),
         keys=plan.keys,
-        made_from=plan.made_from,
+        parts={shard: plan.parts[shard] for shard in sorted(plan.pending)},
         pending=frozenset(plan.pending),
+        patched=frozenset(plan.patched),
         lost=frozenset(plan.lost),
         num_settled=plan.num_settled,
         started=time.time(),

@@ -73,14 +73,14 @@ class RecordPath:
       records: the folder of records.
       shard: the shard or part.
       key: hex SHA-256 of everything that the shard is built from; empty for a part.
-      made_from: see `ShardRecord`.
+      parts: see `ShardRecord`.
       versions: versions of the libraries that shape the bytes.
     """
 
     records: Storage
     shard: int
     key: str = ""
-    made_from: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -246,7 +246,7 @@ class ShardWriter:
                 files,
                 stats=dict(sorted(self._stats.items())),
                 key=place.key,
-                made_from=place.made_from,
+                parts=dict(place.parts),
                 versions=dict(sorted(place.versions.items())),
             )
             version = place.records.swap(place.name, self.record.to_json(), self._replaces)

@@ -1,8 +1,4 @@
-"""Dataset cards in the format of the Hugging Face Hub, from one template.
-
-`card` describes a run's corpus (`ledger/corpus/README.md`). `published_card` describes a dataset
-that `owt publish` sends.
-"""
+"""The card of a dataset that `owt publish` sends, in the format of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from owt_pipeline.formats.provenance import Provenance
-from schemas import DATASETS, Reason
+from schemas import Reason
 from schemas.manifest import Counts, Manifest
 from schemas.settings import to_toml
 
@@ -37,51 +33,6 @@ class Config:
 
     name: str
     files: Mapping[str, str]
-
-
-def card(
-    upstream: Mapping[str, Manifest],
-    counts: Counts,
-    stats: Mapping[str, int],
-    options: Mapping[str, object],
-    data_bytes: int,
-    num_shards: int,
-) -> str:
-    """Return the card of a corpus as Markdown with a YAML header.
-
-    The same corpus gives the same card.
-
-    Args:
-      upstream: manifests of the datasets before the corpus, in stage order.
-      counts: the corpus' counts.
-      stats: `characters`, `words`, `text_bytes`, and `language_CODE` for each language.
-      options: options of export.
-      data_bytes: bytes of the corpus' files.
-      num_shards: shards of the corpus.
-    """
-    provenance = Provenance.of(upstream)
-    stages = list(upstream.values())
-    funnel = {manifest.stage: manifest.counts for manifest in stages}
-    settings: dict[str, Any] = {manifest.stage: manifest.options for manifest in stages}
-    return _render(
-        published=False,
-        name=provenance.title,
-        provenance=provenance,
-        license="other",
-        configs=[Config("default", {"train": "part-*.parquet"})],
-        has_texts=True,
-        counts=counts,
-        stats=stats,
-        tokens=None,
-        data_bytes=data_bytes,
-        num_shards=num_shards,
-        columns=DATASETS["corpus"].schema,
-        funnel={**funnel, "export": counts},
-        sources=_sources_of(stages),
-        settings={**settings, "export": options},
-        contact="",
-        digest="",
-    )
 
 
 def published_card(
@@ -111,7 +62,6 @@ def published_card(
         manifest for dataset, manifest in manifests.items() if dataset not in ("tokens", "report")
     ]
     return _render(
-        published=True,
         name=name,
         provenance=Provenance.of(manifests, link_sources),
         license=license,
@@ -145,7 +95,7 @@ def _sources_of(manifests: Iterable[Manifest]) -> list[tuple[str, Mapping[str, A
 def _render(
     *, counts: Counts, stats: Mapping[str, int], settings: Mapping[str, Any], **values: Any
 ) -> str:
-    """Render the template, with the values that both cards derive in the same way."""
+    """Render the template, with values that are derived from these."""
     # Slow to import.
     from jinja2 import Environment, StrictUndefined
 

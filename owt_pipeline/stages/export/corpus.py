@@ -78,12 +78,9 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
 
 def _corpus_without_takedowns(run: StageRun, shard: int) -> DatasetReader | None:
     """Return the corpus as it was, if its shard differs from the wanted one by takedowns only."""
-    if run.published is None or shard in run.plan.lost:
+    if run.published is None or shard not in run.plan.patched:
         return None
-    corpus = DatasetReader(run.workdir, run.published)
-    rows = {record.shard: record for record in corpus.table_of_files.records}
-    is_same = shard in rows and rows[shard].made_from == run.plan.made_from[shard]
-    return corpus if is_same else None
+    return DatasetReader(run.workdir, run.published)
 
 
 def _sizes(documents: pa.RecordBatch) -> dict[str, int]:

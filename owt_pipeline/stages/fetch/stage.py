@@ -184,6 +184,7 @@ class Fetch(Stage):
     options = Options
     version = 11
     libraries = ("fastwarc", "isal")
+    history = "rounds"
     flags = MappingProxyType({PAGES: PAGES_FLAG})
     steps = (
         Step(_index_archive, "index", keys=_archive_files),

@@ -195,13 +195,12 @@ def test_a_card_of_imported_text_mentions_no_pages(small_run: Path, tmp_path: Pa
     text = publish.dataset_card(
         Storage(str(tmp_path / "run")), NAME, ["corpus"], license="cc0-1.0", contact=""
     )
-    for card in (text, (tmp_path / "run/ledger/corpus/README.md").read_text()):
-        assert "texts imported from files" in card
-        prose = card.partition("## Fields")[0] + card.partition("## Settings")[2]
-        for word in ("Reddit", "web pages", "not asked", "openwebtext"):
-            assert word not in prose
-        assert "have the licence of these files" in card
-        assert card.count("\n## ") == card.count("\n\n## "), "each heading after a blank line"
+    assert "texts imported from files" in text
+    prose = text.partition("## Fields")[0] + text.partition("## Settings")[2]
+    for word in ("Reddit", "web pages", "not asked", "openwebtext"):
+        assert word not in prose
+    assert "have the licence of these files" in text
+    assert text.count("\n## ") == text.count("\n\n## "), "each heading after a blank line"
 
 
 def test_a_shard_without_documents_has_no_file(tmp_path: Path) -> None:

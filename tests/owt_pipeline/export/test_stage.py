@@ -16,11 +16,12 @@ import pytest
 import tomllib
 from msgspec.structs import replace
 
+from owt_pipeline.commands.publish import dataset_card
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_manifest
-from owt_pipeline.stages.export.card import card
+from owt_pipeline.stages.export.card import published_card
 from owt_pipeline.stages.export.options import Options
 from owt_pipeline.stages.export.stage import STAGE
 from owt_pipeline.storage.folder import Storage
@@ -192,9 +193,16 @@ def test_only_documents_under_the_chosen_licences_are_kept(tmp_path: Path) -> No
     assert len(documents_of(run)) == len(licenses)
 
 
+def card_of(manifests: dict[str, Manifest]) -> str:
+    """Return the card of a dataset with these manifests."""
+    return published_card(manifests, "a/b", [], [], [], license="other", contact="")
+
+
 def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
     huggingface_hub = pytest.importorskip("huggingface_hub")
-    text = (small_run / "ledger/corpus/README.md").read_text()
+    text = dataset_card(
+        Storage(str(small_run)), "someone/corpus", ["corpus"], license="other", contact=""
+    )
     read = huggingface_hub.DatasetCard(text)
     assert read.data.license == "other"
     assert read.data.language == ["en"]
@@ -218,13 +226,16 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
 def test_a_card_names_reddit_and_languages_only_where_true(small_run: Path) -> None:
     urls = manifest_of(small_run, "urls")
     documents = manifest_of(small_run, "documents")
-    reddit_card = card({"urls": urls}, Counts(), {}, {}, 0, 1)
-    imported_card = card({"documents": replace(documents, stage="import")}, Counts(), {}, {}, 0, 1)
+    datasets = {name: manifest_of(small_run, name) for name in ("corpus", "tokens")}
+    imported = replace(documents, stage="import")
+    reddit_card = card_of({"urls": urls, **datasets})
+    imported_card = card_of({"documents": imported, **datasets})
     assert "linked on Reddit" in reddit_card
     assert "webtext" in reddit_card
     assert "Reddit" not in imported_card.partition("## Fields")[0]
     assert "webtext" not in imported_card
     assert "texts imported from files" in imported_card
-    empty_card = card({}, Counts(), {}, {}, 0, 1)
+    empty_corpus = replace(datasets["corpus"], counts=Counts(), stats={})
+    empty_card = card_of({**datasets, "corpus": empty_corpus})
     assert "| documents | 0 |" in empty_card
     assert "language:" not in empty_card
