@@ -6,18 +6,21 @@ import argparse
 import datetime
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from owt_pipeline.command_line import Command, CommandParser, aligned
+from owt_pipeline.engine.causes import Cause
 from owt_pipeline.engine.publish import read_log
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
+from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas import DATASETS
-from schemas.manifest import Root, ledger_of
+from schemas.manifest import FileTable, Manifest, Root, ledger_of
 from schemas.quantities import format_bytes, format_duration, pluralize
 
 # Sources of a generation that are named.
@@ -39,6 +42,8 @@ class Row:
       gone: number of its missing files.
       finished: when it was finished, in ISO 8601; empty if unknown.
       seconds: seconds that it took.
+      outdated: why a later run will build shards of a finished dataset; "" for no known cause.
+        Changed settings are not among the causes, which `owt run --dry_run` has.
     """
 
     stage: str
@@ -51,6 +56,7 @@ class Row:
     gone: int = 0
     finished: str = ""
     seconds: float | None = None
+    outdated: str = ""
 
 
 def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
@@ -61,12 +67,13 @@ def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
     for entry in read_log(workdir):
         if "stage" in entry:
             logged[entry["stage"], entry.get("digest")] = entry
+    tables: dict[str, FileTable] = {}
     for dataset, stage in _datasets_of(root):
         manifest = root.datasets.get(dataset)
         if manifest is None:
             yield _unfinished(workdir, stage, dataset, is_running)
             continue
-        files = DatasetReader(workdir, manifest).table_of_files.files
+        tables[dataset] = DatasetReader(workdir, manifest).table_of_files
         entry = logged.get((stage, manifest.digest), {})
         yield Row(
             stage=stage,
@@ -76,10 +83,30 @@ def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
             rejected=sum(manifest.counts.rejected.values()),
             bytes=manifest.total_bytes,
             shards=manifest.num_shards,
-            gone=len(lost_files(workdir, files)),
+            gone=len(lost_files(workdir, tables[dataset].files)),
             finished=_as_iso(entry["started"] + entry["seconds"]) if entry else "",
             seconds=entry.get("seconds"),
+            outdated=_why_outdated(root, manifest, tables),
         )
+
+
+def _why_outdated(root: Root, manifest: Manifest, tables: Mapping[str, FileTable]) -> str:
+    """Return why a dataset is older than its inputs or the run's generations and retries."""
+    stage = {**STAGES, IMPORT.name: IMPORT}[manifest.stage]
+    texts = []
+    num_shards = manifest.num_shards if stage.reads != "all" else None
+    for name, digest in manifest.inputs.items():
+        if name in tables and tables[name].digest_of(stage.kinds, num_shards) != digest:
+            texts.append(str(Cause(name, was=digest, now="another digest")))
+    if stage.history == "rounds":
+        num_requested = 0
+        for record in tables[manifest.dataset].records:
+            num_requested += record.stats.get("round", 0) != root.rounds.get(str(record.shard), 0)
+        if num_requested:
+            texts.append(f"pages of {pluralize(num_requested, 'shard')} are requested again")
+    if num_shards is not None and num_shards < root.num_shards:
+        texts.append(f"{pluralize(root.num_shards - num_shards, 'shard')} added")
+    return ", ".join(texts)
 
 
 def _datasets_of(root: Root) -> list[tuple[str, str]]:
@@ -125,7 +152,7 @@ def table(rows: Sequence[Row]) -> str:
 def _note(row: Row) -> str:
     """Return when a stage finished and how long it took, or how many shards it has finished.
 
-    Missing files are added.
+    What a later run has to do, and missing files, are added.
     """
     notes = []
     if row.state in ("running", "interrupted") and row.shards:
@@ -134,6 +161,8 @@ def _note(row: Row) -> str:
         notes.append(_local(row.finished))
         if row.seconds is not None:
             notes.append(format_duration(row.seconds))
+    if row.outdated:
+        notes.append(row.outdated)
     if row.gone:
         notes.append(f"{pluralize(row.gone, 'file')} missing")
     return ", ".join(notes)
