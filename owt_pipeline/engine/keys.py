@@ -70,14 +70,15 @@ class KeyParts:
         `history` is the result of `Stage.shard_history`. Returns None if an input has to be made
         first.
         """
-        digests = self._input_digests(shard)
-        if digests is None:
-            return None
         number = 0
         if self._stage.reads != "all":
             number = self._root.generation_number_of(shard)
+        # First, since this also checks the options: a mistake is found before earlier stages run.
         if number not in self._parts_by_generation:
             self._parts_by_generation[number] = self._parts_of_generation(number)
+        digests = self._input_digests(shard)
+        if digests is None:
+            return None
         parts = {**self._parts_by_generation[number], **digests}
         if history:
             parts[self._stage.history] = digest_of(history)
