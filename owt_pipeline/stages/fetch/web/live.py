@@ -99,7 +99,7 @@ class Fetcher:
         )
         self._num_retries = RETRIES
         self._agent = robots_token(options.user_agent)
-        self._robots = RobotsCache(self._get_robots, self.client.num_remembered, self._agent)
+        self._robots = RobotsCache(self._get_robots, self.client.num_remembered)
         # A URL of each host that responded, the latest at the end. Origins are made of few of them.
         self._alive: OrderedDict[str, URL] = OrderedDict()
         self._has_seen_network = False
