@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -30,7 +30,6 @@ from owt_pipeline.stages.fetch.web.failures import (
     failure_of,
     os_text,
 )
-from owt_pipeline.stages.fetch.web.framing import Connector
 from owt_pipeline.stages.fetch.web.politeness import Gate, RequestError
 from schemas import Reason
 
@@ -55,8 +54,6 @@ _KEEP_ALIVE_SECONDS = 3
 # Robots.txt are kept for more hosts than are open, since redirects lead to others.
 _HOSTS_PER_CONNECTION = 4
 _OTHER_HOSTS = 1000
-
-_OF_TRANSFER = (b"transfer-encoding", b"content-length")
 
 Stop = Callable[[int, Headers], bool]
 """Given status and headers, whether the body need not be read."""
@@ -108,7 +105,7 @@ class Client:
         self._proxies = urllib.request.getproxies_environment()
 
     def _new_session(self) -> aiohttp.ClientSession:
-        connector = Connector(
+        connector = aiohttp.TCPConnector(
             limit=0,
             keepalive_timeout=_KEEP_ALIVE_SECONDS + 2 * self._options.host_delay,
             resolver=self._resolver,
@@ -292,7 +289,7 @@ async def _receive(
             length = messages.header(headers, "content-length") or ""
             if length.isdecimal() and int(length) > max_bytes and not cut:
                 raise TooLarge(f"Content-Length: {int(length):,}, more than {max_bytes:,} bytes")
-            body, is_truncated = await _read_body(response.content, max_bytes, cut)
+            body, is_truncated = await _read_body(response, max_bytes, cut)
         return HttpResponse(
             str(url),
             response.status,
@@ -311,22 +308,59 @@ async def _receive(
 def _raw_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
     """Return the headers for the record, which describe its body.
 
-    Without its transfer encoding, a body has another length, so the names of these headers change.
+    The body is recorded without its transfer encoding, so the name of this header changes.
     """
-    raw_headers = [(name, value.strip()) for name, value in response.raw_headers]
-    if not any(name.lower() == b"transfer-encoding" for name, _ in raw_headers):
-        return raw_headers
-    renamed = []
-    for name, value in raw_headers:
-        prefix = b"X-Crawler-" if name.lower() in _OF_TRANSFER else b""
-        renamed.append((prefix + name, value))
-    return renamed
+    raw_headers = []
+    for name, value in response.raw_headers:
+        if name.lower() == b"transfer-encoding":
+            name = b"X-Crawler-" + name
+        raw_headers.append((name, value.strip()))
+    return raw_headers
 
 
 async def _read_body(
-    content: aiohttp.StreamReader, max_bytes: int, cut: bool
+    response: aiohttp.ClientResponse, max_bytes: int, cut: bool
 ) -> tuple[bytes, bool]:
     """Return a body, and whether it was cut at `max_bytes`; raises TooLarge without `cut`."""
+    content = response.content
+    closed = response.connection.protocol.closed if response.connection else None
+    if closed is None:
+        return await _read_content(content, max_bytes, cut)
+    end_body = partial(_end_body, response)
+    closed.add_done_callback(end_body)
+    try:
+        body = await _read_content(content, max_bytes, cut)
+    finally:
+        closed.remove_done_callback(end_body)
+        # An error of a connection that waits for its next request is nobody's.
+        closed.remove_done_callback(_ignore_error)
+        closed.add_done_callback(_ignore_error)
+    if error := content.exception():
+        raise error
+    return body
+
+
+def _end_body(response: aiohttp.ClientResponse, closed: asyncio.Future[None]) -> None:
+    """End a body with an error if its connection was lost within it.
+
+    aiohttp lets a body wait for the time limit after damaged chunks. If a body ends with the
+    connection, aiohttp takes it for complete although the connection was broken.
+    """
+    content = response.content
+    error = closed.exception()
+    has_end = "Content-Length" in response.headers or "Transfer-Encoding" in response.headers
+    is_broken = error is not None and not has_end
+    if content.exception() is None and (is_broken or not content.is_eof()):
+        content.set_exception(aiohttp.ClientPayloadError("the connection was broken"))
+
+
+def _ignore_error(closed: asyncio.Future[None]) -> None:
+    closed.exception()
+
+
+async def _read_content(
+    content: aiohttp.StreamReader, max_bytes: int, cut: bool
+) -> tuple[bytes, bool]:
     pieces = []
     num_left = max_bytes
     while piece := await content.readany():
