@@ -323,7 +323,8 @@ async def _read_body(
 ) -> tuple[bytes, bool]:
     """Return a body, and whether it was cut at `max_bytes`; raises TooLarge without `cut`."""
     content = response.content
-    closed = response.connection.protocol.closed if response.connection else None
+    protocol = response.connection.protocol if response.connection else None
+    closed = protocol.closed if protocol else None
     if closed is None:
         return await _read_content(content, max_bytes, cut)
     end_body = partial(_end_body, response)
