@@ -71,6 +71,12 @@ class _Response(aiohttp.ClientResponse):
         exchange = _exchange.get()
         exchange.gate.begin()
         exchange.is_sent = True
+        # It is None if the connection has been lost, and then `start` raises an error.
+        if closed := connection.protocol.closed:
+            exchange.closed = closed
+            # The error of a connection that waits for its next request belongs to no request.
+            closed.remove_done_callback(_ignore_error)
+            closed.add_done_callback(_ignore_error)
         exchange.address = (connection.transport.get_extra_info("peername") or ("",))[0]
         try:
             await super().start(connection)
@@ -289,7 +295,7 @@ async def _receive(
             length = messages.header(headers, "content-length") or ""
             if length.isdecimal() and int(length) > max_bytes and not cut:
                 raise TooLarge(f"Content-Length: {int(length):,}, more than {max_bytes:,} bytes")
-            body, is_truncated = await _read_body(response, max_bytes, cut)
+            body, is_truncated = await _read_body(response, exchange, max_bytes, cut)
         return HttpResponse(
             str(url),
             response.status,
@@ -319,24 +325,20 @@ def _raw_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
 
 
 async def _read_body(
-    response: aiohttp.ClientResponse, max_bytes: int, cut: bool
+    response: aiohttp.ClientResponse, exchange: Exchange, max_bytes: int, cut: bool
 ) -> tuple[bytes, bool]:
     """Return a body, and whether it was cut at `max_bytes`; raises TooLarge without `cut`."""
-    content = response.content
-    protocol = response.connection.protocol if response.connection else None
-    closed = protocol.closed if protocol else None
-    if closed is None:
-        return await _read_content(content, max_bytes, cut)
     end_body = partial(_end_body, response)
+    closed = exchange.closed
     closed.add_done_callback(end_body)
     try:
-        body = await _read_content(content, max_bytes, cut)
+        # A future that is done calls back only later.
+        if closed.done():
+            end_body(closed)
+        body = await _read_content(response.content, max_bytes, cut)
     finally:
         closed.remove_done_callback(end_body)
-        # An error of a connection that waits for its next request is nobody's.
-        closed.remove_done_callback(_ignore_error)
-        closed.add_done_callback(_ignore_error)
-    if error := content.exception():
+    if error := response.content.exception():
         raise error
     return body
 
