@@ -130,9 +130,18 @@ class Client:
             max_headers=MAX_HEADERS,
         )
 
-    def has_no_answer(self, host: str) -> bool:
-        """Return whether the resolver gave no answer at the last lookup of a host's name."""
-        return host in self._resolver.unanswered_names
+    async def look_up(self, url: URL) -> None:
+        """Ask the resolver for the name of a host, although its address may still be known.
+
+        The resolver of a proxy is not asked. Raises RequestError without an address.
+        """
+        host = url.raw_host or ""
+        if self._route(url.scheme, host, url.port or 0) is not None:
+            return
+        try:
+            await self._resolver.resolve(host)
+        except OSError as error:
+            raise RequestError(Reason.DNS, os_text(error)) from error
 
     async def close(self) -> None:
         await self._session.close()
