@@ -182,7 +182,7 @@ def test_a_month_from_files_leaves_the_months_from_the_web(
     dump, _ = files_of_month(inputs, "A")
     ask_owt(
         "run", run, "--dumps", dump, *refused, *OPTIONS, "--until", "fetch",
-        "--max_unanswered_names", 1, code=1,
+        code=1,
     )  # fmt: skip
     before = rows_of(run / "ledger/pages", "rejects")
     dump, pages = files_of_month(inputs, "B")
@@ -285,7 +285,6 @@ def test_segments_of_a_deleted_archive_are_not_swept(first_month: tuple[Path, Pa
     urls = urls_of(run)
     files_of_month(inputs, "A")[1].unlink()
     web = ("--user_agent", "test/1 (+mailto:a@b.example)", "--resolve", "*=127.0.0.1:1")
-    web = (*web, "--max_unanswered_names", 1)
     ask_owt("run", run, "--sources", "live", *web, "--workers", 1, code=1)
     assert urls_of(run) == set()
     ask_owt("run", run, "--sources", "archive", "--workers", 1)

@@ -182,7 +182,7 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 11
+    version = 12
     libraries = ("fastwarc", "isal")
     history = "rounds"
     flags = MappingProxyType({PAGES: PAGES_FLAG})
