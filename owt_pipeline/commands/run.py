@@ -21,7 +21,6 @@ from owt_pipeline.command_line import CommandParser, aligned, configure_output, 
 from owt_pipeline.commands.dry_run import dry_run, dry_run_table
 from owt_pipeline.commands.setup import remember
 from owt_pipeline.engine.generations import is_last_generation_published
-from owt_pipeline.engine.plan import plan_stages
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
 from owt_pipeline.engine.stage import Runtime, Stage
@@ -417,12 +416,6 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
         if options is not None:
             recorded.append((STAGES[name], options))
     return recorded
-
-
-def lacks_takedowns(workdir: Storage) -> bool:
-    """Return whether the corpus was made before the list of takedowns changed."""
-    plans = plan_stages(recorded_stages(("export",), workdir), workdir, require_run(workdir))
-    return not all(plan.finished for plan in plans)
 
 
 def runtime_of(
