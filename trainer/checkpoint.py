@@ -6,6 +6,7 @@
         tokenizer.json
         checkpoint.json         the record, written last
     RUN/newest                  the newest one's name, so that its loss is noticed
+    RUN/metrics.jsonl           a record of each step, some with a validation loss
 
 Generators of random numbers have no state to save: training seeds them each step from (seed, step,
 rank).
@@ -30,6 +31,7 @@ from typing import Any
 import numpy
 import pyarrow
 
+from schemas import SettingsError
 from trainer.command_line import note
 
 # Without torch, records can still be read.
@@ -47,6 +49,7 @@ TOKENIZER = "tokenizer.json"
 FORMAT = 4
 NUM_KEPT = 3  # newest checkpoints of a run
 _NEWEST = "newest"
+METRICS = "metrics.jsonl"
 _NAME = re.compile(r"step-\d{8}")
 
 Tensors = dict[str, "torch.Tensor"]
@@ -222,13 +225,17 @@ class Saver:
 
 
 def _prune(newest: Path) -> None:
-    """Of the checkpoints up to the one just written, delete all but the last `NUM_KEPT`.
+    """Of the checkpoints up to the one just written, keep the last `NUM_KEPT` and the best.
 
     Those of later steps stay until the run, which did not continue from them, reaches their steps.
     """
     run = newest.parents[1]
     written = [path for path in checkpoints(run) if path.name <= newest.name]
+    # The newest may become the best one, as it is validated after it is saved.
+    best = best_checkpoint(run)
     for path in written[:-NUM_KEPT]:
+        if path == best:
+            continue
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
         path.rename(path.with_name(f".{path.name}.part"))
     for part in newest.parent.glob(".step-*.part"):
@@ -322,6 +329,45 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in paths if _NAME.fullmatch(path.name))
 
 
+def best_checkpoint(run: Path) -> Path | None:
+    """Return the checkpoint of this run with the lowest validation loss; None if none has one.
+
+    Of equal ones it is the earliest. A run that continues from an earlier checkpoint drops later
+    records, so that a checkpoint which it did not continue from is never the best.
+    """
+    losses = {}
+    for record in read_metrics(run):
+        if "val_loss" in record:
+            losses[f"step-{record['step']:08d}"] = record["val_loss"]
+    validated = [path for path in checkpoints(run) if path.name in losses]
+    return min(validated, key=lambda path: losses[path.name], default=None)
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the records of a run's steps, without lines that a crash damaged."""
+    path = run / METRICS
+    if not path.exists():
+        return []
+    records = []
+    # What follows the last line end was cut off.
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if _is_metrics_record(record):
+                records.append(record)
+    return records
+
+
+def _is_metrics_record(record: Any) -> bool:
+    """Return whether a line of metrics.jsonl has the form of a step's record.
+
+    A changed bit may leave valid JSON.
+    """
+    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+        return False
+    return all(value is None or isinstance(value, (int, float)) for value in record.values())
+
+
 def latest(
     run: Path, report: Callable[[str], None], hint: str, *, is_strict: bool = False
 ) -> tuple[Path, Record] | None:
@@ -363,20 +409,25 @@ def latest(
     )
 
 
-def resolve(path: str | Path, step: int | None = None) -> Path:
+def resolve(path: str | Path, step: int | None = None, *, is_best: bool = False) -> Path:
     """Return the checkpoint in `path`, or, in a run's folder, that of `step` or the newest.
 
-    The error stream names it. Raises CheckpointError if there is none, or the newest is damaged:
-    damage must not bring back an earlier model.
+    With `is_best`, it is the one with the lowest validation loss. The error stream names it. Raises
+    CheckpointError if there is none, or the newest is damaged: damage must not bring back an
+    earlier model.
     """
     folder = Path(path)
-    if step is None and (folder / RECORD).exists():
+    if step is not None and is_best:
+        raise SettingsError("step and checkpoint best name two checkpoints: give one of them")
+    if step is None and not is_best and (folder / RECORD).exists():
         return folder
     run = folder
     if folder.name == "checkpoints":
         run = folder.parent
     if step is not None:
         return _of_step(run, step)
+    if is_best:
+        return _best_of(run)
     newest = latest(run, note, "restore it, or name another one by --step", is_strict=True)
     if newest is None:
         raise CheckpointError(
@@ -394,6 +445,18 @@ def _of_step(run: Path, step: int) -> Path:
         raise CheckpointError(f"{run} has no checkpoint of step {step}; it has {steps}")
     note(f"taking {path_by_step[step]}")
     return path_by_step[step]
+
+
+def _best_of(run: Path) -> Path:
+    """Return the run's best checkpoint; raises CheckpointError if none was validated."""
+    best = best_checkpoint(run)
+    if best is None:
+        raise CheckpointError(
+            f"{run} has no best checkpoint: none was validated at its step; name one by --step, or "
+            f"train with a save_every that is a multiple of val_every"
+        )
+    note(f"taking {best}, which has the lowest validation loss")
+    return best
 
 
 def _sync(path: Path) -> None:

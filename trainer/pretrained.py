@@ -31,12 +31,27 @@ class CheckpointOptions:
     step: int | None = option(
         None, "the run's checkpoint of this step (default: the newest)", minimum=0
     )
+    checkpoint: str = option(
+        "newest",
+        "the run's newest checkpoint, or the one with the lowest validation loss",
+        choices=("newest", "best"),
+    )
     verify_key: str | None = option(
         None,
         "refuse a model unless the owner of this public key signed it",
         metavar="PEM",
         is_path=True,
     )
+
+    def load(self, source: str, device: torch.device | str = "cpu") -> Pretrained:
+        """Return the model that these options choose, as `load_pretrained`."""
+        return load_pretrained(
+            source,
+            device,
+            verify_key=self.verify_key,
+            step=self.step,
+            is_best=self.checkpoint == "best",
+        )
 
 
 @dataclass(frozen=True)
@@ -85,6 +100,7 @@ def load_pretrained(
     *,
     verify_key: str | None = None,
     step: int | None = None,
+    is_best: bool = False,
 ) -> Pretrained:
     """Return the model of a Hugging Face folder or name, or of a checkpoint as `resolve` finds it.
 
@@ -104,7 +120,7 @@ def load_pretrained(
     folder = Path(source)
     is_huggingface = (folder / "config.json").is_file()
     if not is_huggingface:
-        folder = resolve(source, step)
+        folder = resolve(source, step, is_best=is_best)
     if verify:
         verify(folder)
     record = None

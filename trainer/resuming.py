@@ -11,10 +11,9 @@ from typing import Any
 from safetensors.torch import load_file
 
 from schemas import SettingsError
-from trainer.checkpoint import WEIGHTS, CheckpointError, Record, latest
+from trainer.checkpoint import METRICS, WEIGHTS, CheckpointError, Record, latest, read_metrics
 from trainer.config import SHAPE, TrainConfig, config_of
 from trainer.data.corpora import Corpora
-from trainer.metrics import has_saved
 from trainer.model import GPT
 from trainer.pretrained import load_pretrained
 from trainer.signing import verifier_of
@@ -47,16 +46,27 @@ def newest_checkpoint(
     checkpoint = latest(out, say, hint, is_strict=bool(verify_key))
     if checkpoint is None:
         folder = out / "checkpoints"
-        metrics = out / "metrics.jsonl"
+        has_saved = any(record.get("saved") for record in read_metrics(out))
         # A part is left where the first save was interrupted.
         was_interrupted = any(folder.glob(".step-*.part"))
-        if has_saved(metrics) and not was_interrupted:
+        if has_saved and not was_interrupted:
             raise CheckpointError(
-                f"{folder} has no checkpoint, but the run of {metrics} has saved some; {hint}"
+                f"{folder} has no checkpoint, but the run of {out / METRICS} has saved some; {hint}"
             )
     elif verify_key:
         verifier_of(verify_key)(checkpoint[0])
     return checkpoint
+
+
+def owes_validation(config: TrainConfig, start: int) -> bool:
+    """Return whether a run ended between the checkpoint of step `start` and its validation.
+
+    `config` is `resolved`. A step is validated if `val_every` says so, or if it is the last.
+    """
+    if not config.val_every or (start % config.val_every and start != config.max_steps):
+        return False
+    records = [record for record in read_metrics(Path(config.out)) if record["step"] == start]
+    return bool(records) and "val_loss" not in records[-1]
 
 
 def check_same_run(

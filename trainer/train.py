@@ -119,12 +119,18 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             checkpoint.load_training(training_source, model, optimizers)
         if parent:
             say(f"resumed from {path} at step {start}")
+        # A run that ended between a checkpoint and the end of its validation owes that validation.
+        # Rank 0 has the records of the steps.
+        is_owed = len(validation) > 0 and ranks.any(
+            ranks.is_main and resuming.owes_validation(config, start)
+        )
         if start >= config.max_steps:
             say(
-                f"nothing to do: {config.out} is at step {start} of {config.max_steps}; a higher "
-                f"--max_steps continues it"
+                f"nothing to do{' but a validation' if is_owed else ''}: {config.out} is at step "
+                f"{start} of {config.max_steps}; a higher --max_steps continues it"
             )
-            return math.nan
+            if not is_owed:
+                return math.nan
         net = wrap_ddp(model, ranks)
 
         # Batches.
@@ -172,7 +178,34 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         def is_stopping() -> bool:
             return ranks.any(bool(stop.received))
 
-        while step < config.max_steps:
+        def validate() -> bool:
+            """Add the validation loss to the step's record; return False if a signal ended it."""
+            val_loss = validation_loss(
+                model, validation, ranks, blocks, loader.micro_batch, is_stopping
+            )
+            if is_stopping():
+                return False
+            if not math.isfinite(val_loss):
+                raise Diverged(f"step {step}: validation loss {val_loss:.4g}", step)
+            log.amend(**val_figures(val_loss, validation, val_bytes))
+            return True
+
+        def save() -> None:
+            if ranks.is_main:
+                state = checkpoint.training_state(model, optimizers)
+                saver.save(dataclasses.replace(record, step=step), model.state_dict(), state)
+            else:
+                # Their error may have to name it, too.
+                saver.last_saved = step
+
+        is_stopped = False
+        if is_owed:
+            is_stopped = not validate()
+            log.print_progress()
+            log.restart_clock()
+        if is_stopped:
+            _end_stopped(step, stop, say)
+        while step < config.max_steps and not is_stopped:
             if config.dropout:
                 # The masks follow from (seed, step, rank), so that no generator has to be saved.
                 torch.manual_seed(mix64(config.seed ^ mix64(step ^ mix64(ranks.rank))))
@@ -228,29 +261,23 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             saver.check()
             log.write(saver.last_saved)
             # Before the validation, which takes long and may fail.
-            if is_save_due and ranks.is_main:
-                state = checkpoint.training_state(model, optimizers)
-                saver.save(dataclasses.replace(record, step=step), model.state_dict(), state)
             if is_save_due:
+                save()
                 saved_step = step
-                if not ranks.is_main:
-                    # Their error may have to name it, too.
-                    saver.last_saved = step
             if is_last:
                 # Before the gather below: a rank that ends takes the group down.
                 saver.wait()
                 log.amend(saved=saver.last_saved)
-            if is_validation_due:
-                val_loss = validation_loss(
-                    model, validation, ranks, blocks, loader.micro_batch, is_stopping
-                )
-                # A signal during the validation ends it. The run is saved before the next step.
-                if not is_stopping():
-                    if not math.isfinite(val_loss):
-                        raise Diverged(f"step {step}: validation loss {val_loss:.4g}", step)
-                    log.amend(**val_figures(val_loss, validation, val_bytes))
-            log.print_progress()
-            if is_save_due or is_last:
+            if is_validation_due and not validate():
+                # Saved here, without a further step: the same command first makes the validation.
+                is_stopped = True
+                if step > saved_step:
+                    save()
+                    saver.wait()
+                    log.amend(saved=saver.last_saved)
+            if step > start:
+                log.print_progress()
+            if is_save_due or is_last or is_stopped:
                 # Rank 0 may save for long. The other ranks wait for it here, since in the next step
                 # they would give up after minutes.
                 ranks.gather(None)

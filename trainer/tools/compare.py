@@ -29,7 +29,7 @@ from trainer.command_line import read_text, run_command
 from trainer.config import TrainConfig, config_of
 from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype, device_of
-from trainer.pretrained import ModelOptions, Pretrained, load_pretrained
+from trainer.pretrained import ModelOptions, Pretrained
 from trainer.tools.evaluate import score_texts
 
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
@@ -86,7 +86,7 @@ def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
                 f"{run} is named twice; a run has no difference from itself: name each run once"
             )
     for run in runs:
-        trained = load_pretrained(run, device, verify_key=options.verify_key, step=options.step)
+        trained = options.load(run, device)
         if not trained.record:
             raise SettingsError(f"{run} is not a run of trainer.train")
         problem = _find_problem(run, trained.record, records)
