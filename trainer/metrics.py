@@ -75,6 +75,7 @@ class StepLog:
             if record["step"] == start:
                 # Its validation may be owed.
                 self._last = record
+                self.last_loss = record["loss"]
         # Not for appending: an amended record is written over the one that it replaces.
         self._file = self._path.open("r+b")
         self._file.seek(0, os.SEEK_END)

@@ -10,9 +10,16 @@ import torch
 from safetensors.torch import load_file
 
 from schemas import SettingsError, option
-from trainer.checkpoint import WEIGHTS, CheckpointError, Record, read_record, resolve, sha256_of
-from trainer.command_line import check_local, note
-from trainer.config import known_entries
+from trainer.checkpoint import (
+    TOKENIZER,
+    WEIGHTS,
+    CheckpointError,
+    Record,
+    read_record,
+    resolve,
+    sha256_of,
+)
+from trainer.command_line import check_local, first_line
 from trainer.data.loader import DocumentBlocks
 from trainer.data.remote import download_model, is_hub_name
 from trainer.data.shards import TokenizerInfo
@@ -134,10 +141,12 @@ def load_pretrained(
         eot = record.tokenizer["eot"]
         has_mask = record.settings.get("document_mask", False)
     _check_finite(model, folder)
+    model.tokenizer_path = folder / TOKENIZER
+    model.eot = eot
     return Pretrained(
         folder=folder,
         model=model.to(device).eval(),
-        tokenizer=folder / "tokenizer.json",
+        tokenizer=folder / TOKENIZER,
         eot=eot,
         record=record,
         blocks=DocumentBlocks(eot, has_mask),
@@ -145,9 +154,14 @@ def load_pretrained(
 
 
 def _load_checkpoint(folder: Path, record: Record) -> GPT:
-    shape = known_entries(ModelConfig, record.model, str(folder), note)
-    model = GPT(ModelConfig(**shape))
-    model.load_state_dict(load_file(folder / WEIGHTS))
+    try:
+        model = GPT(ModelConfig(**record.model))
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    except (TypeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{folder} is not a model of this version, or has parts of another class "
+            f"({first_line(error)}): load its weights in the program that made it"
+        ) from error
     return model
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from trainer.data.text import Tokenizer
+from trainer.loop import train
 from trainer.model import GPT, ModelConfig
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, text_windows
-from trainer.train import train
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 

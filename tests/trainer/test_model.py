@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.conftest import generate
+from trainer.config import OPTIMIZERS, learning_rate
 from trainer.data.loader import DocumentBlocks
 from trainer.device import default_micro_batch
 from trainer.huggingface import from_huggingface, to_huggingface
 from trainer.model import GPT, PRESETS, ModelConfig, preset
-from trainer.optimizers import OPTIMIZERS, make_optimizers
-from trainer.schedules import learning_rate
+from trainer.optim import make_optimizers
 
 SMALL = ModelConfig(vocab_size=203, context=24, n_layer=3, n_head=4, width=32)
 # The four published shapes, scaled down: their depth-to-width and head ratios.

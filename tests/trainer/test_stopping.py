@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-import trainer.train as training
+import trainer.loop as training
 import trainer.validation
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, TrainerProcess, flags_of, records_of
@@ -21,9 +21,9 @@ from trainer import checkpoint
 from trainer.checkpoint import Saver
 from trainer.config import TrainConfig
 from trainer.data.samplers import Packed
+from trainer.loop import train
 from trainer.model import GPT
 from trainer.pretrained import load_pretrained
-from trainer.train import train
 
 # A step has four micro-batches of one window.
 MICRO_BATCHES = 4
@@ -185,7 +185,7 @@ def test_a_signal_during_the_last_validation_leaves_a_finished_run(
 _SIGNAL_IN_VALIDATION = """
 import os, signal, sys
 import trainer.validation
-from trainer.train import main
+from trainer.__main__ import main
 
 real = trainer.validation.score_windows
 
@@ -258,7 +258,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(
 
 def test_no_best_checkpoint_is_an_error(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=1, val_every=0))
-    with pytest.raises(checkpoint.CheckpointError, match="none was validated"):
+    with pytest.raises(checkpoint.CheckpointError, match="leave out --checkpoint best"):
         load_pretrained(config.out, is_best=True)
     with pytest.raises(SettingsError, match="give one of them"):
         load_pretrained(config.out, step=1, is_best=True)

@@ -1,4 +1,4 @@
-"""Compare corpora by the models that they train: runs of trainer.train, scored on the same texts.
+"""Compare corpora by the models that they train: runs of the trainer, scored on the same texts.
 
 Scores are bits per byte: lower is better. Differences are paired by seed and by text, so that what
 models share cancels out: another seed would have given another model, and other texts would have
@@ -88,7 +88,7 @@ def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
     for run in runs:
         trained = options.load(run, device)
         if not trained.record:
-            raise SettingsError(f"{run} is not a run of trainer.train")
+            raise SettingsError(f"{run} is not a run of the trainer")
         problem = _find_problem(run, trained.record, records)
         if problem:
             raise SettingsError(f"{run} cannot be compared with {runs[0]}: {problem}")
