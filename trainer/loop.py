@@ -55,8 +55,9 @@ class TrainResult:
     """What `train` returns."""
 
     model: GPT  # in evaluation mode
-    loss: float  # of the last step; NaN on a rank other than 0 if no step was left
-    val_loss: float | None  # of the last validation since the start; None without one
+    # Of the last step. If no step was left, only rank 0 has its loss, and others have NaN.
+    loss: float
+    val_loss: float | None  # of the last validation; None without one
 
 
 @dataclass
@@ -81,7 +82,7 @@ class _Run:
     start: int  # the step that the run continues from
     step: int  # steps done
     saved_step: int  # of the newest checkpoint, which may still be in writing
-    val_loss: float | None = None  # of the last validation
+    val_loss: float | None  # of the last validation
     is_stopped: bool = False  # by a signal
 
     @property
@@ -185,6 +186,7 @@ def _set_up(
         start=start,
         step=start,
         saved_step=start,
+        val_loss=log.last_val_loss,
     )
 
 

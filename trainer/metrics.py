@@ -63,6 +63,7 @@ class StepLog:
         self._step_flops = step_flops
         self._max_steps = settings["max_steps"]
         self.last_loss = math.nan
+        self.last_val_loss: float | None = None  # of the step that the run continues from
         self._pending: list[_PendingStep] = []
         self._collected: list[dict[str, Any]] = []
         self._last: dict[str, Any] = {}  # the record that was written last, on rank 0
@@ -76,6 +77,7 @@ class StepLog:
                 # Its validation may be owed.
                 self._last = record
                 self.last_loss = record["loss"]
+                self.last_val_loss = record.get("val_loss")
         # Not for appending: an amended record is written over the one that it replaces.
         self._file = self._path.open("r+b")
         self._file.seek(0, os.SEEK_END)

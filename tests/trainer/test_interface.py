@@ -51,7 +51,7 @@ def test_mypy_strict_accepts_the_pages_script(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert '-> trainer.loop.TrainResult"' in done.stdout
-    assert '"builtins.str"' in done.stdout
+    assert re.search(r'"(builtins\.)?str"', done.stdout)
 
 
 def test_the_pages_script_trains_and_exports(
@@ -102,6 +102,7 @@ def test_a_callback_may_end_the_run(config: TrainConfig) -> None:
 
 
 def test_a_model_of_ones_own_replaces_the_described_one(config: TrainConfig) -> None:
+    config = dataclasses.replace(config, schedule="constant", warmup_steps=1)
     vocab_size = open_corpora(config.data).tokenizer.vocab_size
     shape = ModelConfig(vocab_size=vocab_size, context=16, n_layer=3, n_head=4, width=16)
 
@@ -136,7 +137,7 @@ def test_a_sampler_of_ones_own_gives_the_samples(config: TrainConfig) -> None:
     own = train(config, GPT(same.model_config(corpora.tokenizer.vocab_size)), sampler)
     assert not math.isnan(own.loss)
     with pytest.raises(SettingsError, match="make both equal"):
-        train(config, sampler=Packed(documents, 16, corpora.tokenizer.eot, seed=5))
+        train(same, sampler=Packed(documents, 16, corpora.tokenizer.eot, seed=5))
 
 
 def test_generate_takes_a_text_or_ids(config: TrainConfig, tokenizer_file: Path) -> None:
@@ -223,7 +224,7 @@ def test_the_removed_command_names_the_new_one() -> None:
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.endswith("the command is `python -m trainer`")
+    assert "the command is `python -m trainer`" in line
     done = subprocess.run(
         [sys.executable, "-m", "trainer", "--help"], capture_output=True, text=True, check=False
     )
