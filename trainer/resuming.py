@@ -111,7 +111,7 @@ def resolve_config(config: TrainConfig, model: GPT | None, corpora: Corpora) -> 
 
 
 def open_saver(
-    config: TrainConfig, tokenizer: Path, start: int, ranks: Ranks, say: Say, closing: ExitStack
+    config: TrainConfig, tokenizer: Path, ranks: Ranks, say: Say, closing: ExitStack
 ) -> Saver:
     """Return the writer of the run's checkpoints, which also signs and publishes them."""
     sign = signer_of(config.sign_key) if config.sign_key else None
@@ -121,7 +121,6 @@ def open_saver(
         closing.callback(publisher.close)
         publish = publisher.push
     saver = Saver(Path(config.out), tokenizer, sign=sign, on_saved=publish)
-    saver.last_saved = start
     closing.callback(saver.wait)
     return saver
 
