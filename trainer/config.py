@@ -92,7 +92,7 @@ class TrainConfig:
     )
     micro_batch: int | None = option(
         None,
-        "most windows in one forward pass (default: by the GPU's memory; CPU: 8)",
+        "most windows in one forward pass (default: 16,384 tokens on a GPU; 8 windows on a CPU)",
         minimum=1,
         shapes_bytes=False,
     )

@@ -193,7 +193,7 @@ class _Run:
         self.loader = Loader(
             sampler,
             batch=config.windows_per_batch(context),
-            micro_batch=config.micro_batch or default_micro_batch(self.model, self.ranks.device),
+            micro_batch=config.micro_batch or default_micro_batch(context, self.ranks.device),
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
             device=self.ranks.device,
