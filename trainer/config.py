@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -307,6 +308,45 @@ def config_of(settings: Mapping[str, Any], where: str) -> TrainConfig:
     return from_table(TrainConfig, given, where)
 
 
+# Flags of nanoGPT and of transformers' Trainer, and the settings that they are here.
+_FOREIGN_FLAGS = {
+    "lr": "learning_rate",
+    "n_embd": "width",
+    "block_size": "context",
+    "batch_size": "micro_batch",
+    "per_device_train_batch_size": "micro_batch",
+    "max_iters": "max_steps",
+    "warmup_iters": "warmup_steps",
+    "eval_interval": "val_every",
+    "eval_steps": "val_every",
+    "save_steps": "save_every",
+    "grad_clip": "clip",
+    "max_grad_norm": "clip",
+    "adam_beta2": "beta2",
+    "lr_scheduler_type": "schedule",
+    "optim": "optimizer",
+    "gradient_checkpointing": "checkpoint_activations",
+    "out_dir": "out",
+    "output_dir": "out",
+    "dataset": "data",
+}
+_SWITCHES = ("bias", "document_mask", "compile", "checkpoint_activations")
+
+
+def _check_foreign(arguments: Sequence[str]) -> None:
+    """Raise SettingsError for a flag of nanoGPT or transformers, which names the flag here."""
+    for argument in arguments:
+        name, sign, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--"):
+            continue
+        ours = f"--{_FOREIGN_FLAGS.get(name)}"
+        if sign and name in _SWITCHES:
+            ours = f"--{name}" if value.lower() in ("true", "1") else f"--no_{name}"
+        elif name not in _FOREIGN_FLAGS:
+            continue
+        raise SettingsError(f"{argument} is {ours} here; see python -m trainer --help")
+
+
 _EXAMPLES = """\
 examples:
   python -m trainer --data run/tokens --out gpt2 --preset 124M
@@ -339,6 +379,8 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
         help="settings, at the top or in [train]",
     )
     add_flags(parser, TrainConfig)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    _check_foreign(arguments)
     parsed = parser.parse_args(arguments)
     table: dict[str, Any] = {}
     where = "flags"

@@ -17,6 +17,7 @@ from schemas import SettingsError
 from tests.conftest import REPOSITORY
 from tests.trainer.conftest import records_of
 from trainer import GPT, ModelConfig, Step, Tokenizer, TrainConfig, open_corpora, preset, train
+from trainer.config import parse
 from trainer.data.samplers import Packed
 from trainer.pretrained import load_pretrained
 
@@ -229,3 +230,22 @@ def test_the_removed_command_names_the_new_one() -> None:
         [sys.executable, "-m", "trainer", "--help"], capture_output=True, text=True, check=False
     )
     assert done.stdout.startswith("usage: python -m trainer [CONFIG.toml] [FLAGS]")
+
+
+@pytest.mark.parametrize(
+    ("flag", "ours"),
+    [
+        ("--lr=1e-3", "--learning_rate"),
+        ("--n_embd=64", "--width"),
+        ("--block_size", "--context"),
+        ("--batch_size=8", "--micro_batch"),
+        ("--eval_interval=100", "--val_every"),
+        ("--compile=False", "--no_compile"),
+        ("--compile=True", "--compile"),
+    ],
+)
+def test_a_flag_of_nanogpt_is_led_to_ours(flag: str, ours: str) -> None:
+    with pytest.raises(SettingsError, match=rf"{flag} is {ours} here"):
+        parse([flag, "64"])
+    value = [] if "compile" in ours else ["1"]
+    assert parse(["--data", "x", "--out", "y", ours, *value])
