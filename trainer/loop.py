@@ -309,15 +309,14 @@ class _Run:
         if is_save_due:
             # Before the validation, which takes long and may fail.
             self._save()
+        if is_last:
+            self._finish_saving()
         val_loss = self._validate() if is_validation_due else None
         if is_due:
             self.log.print_progress()
         if on_step:
             rate = self._applied_rate()
             on_step(Step(self.step, self.log.last_loss, rate, val_loss, self.model))
-        if is_last or self.is_stopped:
-            self.saver.wait()
-            self.log.amend(saved=self.saver.last_saved)
         if is_save_due or is_last or self.is_stopped:
             # Rank 0 may save for long. In the next step the others would give up after minutes, and
             # a rank that ends takes the group down.
@@ -355,12 +354,18 @@ class _Run:
         self.is_stopped = self._is_stopping()
         if self.is_stopped:
             self._save()
+            self._finish_saving()
             return None
         if not math.isfinite(val_loss):
             raise Diverged(f"step {self.step}: validation loss {val_loss:.4g}", self.step)
         self.val_loss = val_loss
         self.log.amend(**val_figures(val_loss, self.validation, self.val_bytes))
         return val_loss
+
+    def _finish_saving(self) -> None:
+        """Wait for the checkpoint, and note it in the step's record."""
+        self.saver.wait()
+        self.log.amend(saved=self.saver.last_saved)
 
     def _save(self) -> None:
         """Start to write a checkpoint of the step, unless it has one."""

@@ -76,7 +76,7 @@ class StepLog:
             if record["step"] == start:
                 # Its validation may be owed.
                 self._last = record
-                self.last_loss = record["loss"]
+                self.last_loss = record.get("loss", math.nan)
                 self.last_val_loss = record.get("val_loss")
         # Not for appending: an amended record is written over the one that it replaces.
         self._file = self._path.open("r+b")
