@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +51,9 @@ _UPSTREAM = {
     "corpus": "clean",
     "tokens": "corpus",
 }
+
+# Of a shard that is published, or of an interrupted run.
+_SHARD_NAME = re.compile(r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow)")
 
 
 @dataclass
@@ -129,6 +133,7 @@ def _examine(
         finding.damaged.append(manifest.files.path)
         raise listed
     missing = _missing_files(workdir, manifest, listed.files, finding)
+    finding.problems += _foreign_files(workdir, manifest.dataset, listed.files)
     if manifest.dataset == "corpus":
         finding.problems += _takedown_problems(workdir, root)
         if root.takedowns and not missing and lacks_takedowns(workdir):
@@ -168,6 +173,22 @@ def _missing_files(
             "them if it needs them"
         )
     return missing
+
+
+def _foreign_files(workdir: Storage, dataset: str, files: Sequence[ShardFile]) -> Iterator[str]:
+    """Yield a problem for each file in a dataset's folder that no run has written.
+
+    A program that reads the folder takes its rows for the dataset's. Files of an interrupted run
+    have names of a shard, and names that begin with a dot or an underscore are not read.
+    """
+    names = {file.path for file in files}
+    for entry in workdir.walk(f"{dataset}/"):
+        is_hidden = entry.name.rpartition("/")[2].startswith((".", "_"))
+        if entry.name not in names and not is_hidden and not _SHARD_NAME.fullmatch(entry.name):
+            yield (
+                f"{workdir.path(entry.name)} does not belong to {dataset}/, although programs that "
+                "read the folder read it: move it to another folder"
+            )
 
 
 def _count_problems(
