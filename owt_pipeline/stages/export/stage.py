@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from owt_pipeline.engine.stage import Recorded, Stage, Step, rows_of_input
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.export.corpus import export_shard, takedowns_in
+from owt_pipeline.stages.export.corpus import APPLIED_TAKEDOWNS, export_shard
 from owt_pipeline.stages.export.options import Options
 from schemas.manifest import Root
 
@@ -27,7 +27,7 @@ class Export(Stage):
     kinds = ("data", "kept")
     output = "corpus"
     options = Options
-    version = 7
+    version = 8
     history = "takedowns"
     can_patch = True
     steps = (Step(export_shard, rows=rows_of_input),)
@@ -45,8 +45,12 @@ class Export(Stage):
     def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """Return the key of the shard's takedowns; None if there are none."""
-        return takedowns_in(root, inputs, shard).key
+        """Return the names of the files of takedowns; None if there are none."""
+        return root.takedowns or None
+
+    def set_up(self, run: StageRun) -> Summary:
+        """Return the takedowns that the corpus is built with, which `owt publish` compares."""
+        return Summary(properties={APPLIED_TAKEDOWNS: run.root.takedowns})
 
 
 STAGE = Export()
