@@ -239,16 +239,13 @@ class Generation(msgspec.Struct, frozen=True):
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """The root manifest: a dataset is finished when it is named here.
 
-    It is only replaced by compare-and-swap.
-
     Attributes:
       sequence: number of times that it was replaced, so that no two versions have equal bytes.
       run: id of the process or job that wrote it.
       generations: the sources that were added to the run, in order.
       rounds: how often the failed or lost URLs of a shard of `pages/` were requested again, by
         shard.
-      takedowns: names of the files of takedowns that the run has seen, sorted. A name without a
-        file stops the run.
+      takedowns: names of the files of takedowns that the run has seen, sorted.
       datasets: the finished datasets, by name.
       schema_version: version of all schemas.
     """
