@@ -14,10 +14,9 @@ from trainer.checkpoint import WEIGHTS, CheckpointError, Record, read_record, re
 from trainer.command_line import check_local, note
 from trainer.config import known_entries
 from trainer.data.loader import DocumentBlocks
-from trainer.data.remote import download_model, is_hub_name
 from trainer.data.shards import TokenizerInfo
 from trainer.data.text import Tokenizer, has_tokenizer
-from trainer.huggingface import end_of_text, load_huggingface
+from trainer.huggingface import download_model, end_of_text, is_hub_name, load_huggingface
 from trainer.model import GPT, ModelConfig
 from trainer.signing import verifier_of
 

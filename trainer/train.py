@@ -30,7 +30,6 @@ from trainer.command_line import first_line, is_out_of_memory, run_reporting
 from trainer.config import TrainConfig, parse, recorded_settings
 from trainer.data.corpora import Corpora, open_corpora
 from trainer.data.loader import DocumentBlocks, Loader
-from trainer.data.remote import PUBLISHABLE, Publisher
 from trainer.data.samplers import mix64
 from trainer.device import (
     compute_dtype,
@@ -48,6 +47,7 @@ from trainer.distributed import (
 )
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
+from trainer.publish import PUBLISHABLE, Publisher
 from trainer.signing import signer_of
 from trainer.validation import count_bytes, val_figures, validation_loss, validation_set
 

@@ -25,9 +25,9 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
+from trainer.data.buckets import open_bucket, why_not
 from trainer.data.mapped_documents import Documents
 from trainer.data.nanogpt import find_documents, is_bin_file, map_ids
-from trainer.data.remote import open_bucket, why_not
 
 _TOKENS = "tokens"
 # GPT-2's vocabulary.
