@@ -50,12 +50,17 @@ def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 def _open_google(is_anonymous: bool) -> pyarrow.fs.GcsFileSystem:
     """Return Google's file system, or that of the server that the environment names."""
     scheme, _, host = os.environ.get("GOOGLE_BASE_URL", "").rpartition("://")
-    token = os.environ.get("GOOGLE_BEARER_TOKEN") if host and not is_anonymous else None
+    token = None
+    expiration = None
+    if host and not is_anonymous:
+        token = os.environ.get("GOOGLE_BEARER_TOKEN")
+    if token:
+        # pyarrow asks when the token expires; the server decides.
+        expiration = datetime.now(timezone.utc) + timedelta(days=365)
     return pyarrow.fs.GcsFileSystem(
         anonymous=is_anonymous,
         access_token=token,
-        # pyarrow asks when the token expires; the server decides.
-        credential_token_expiration=datetime.now(timezone.utc) + timedelta(days=365),
+        credential_token_expiration=expiration,
         scheme=(scheme or "http") if host else None,
         endpoint_override=host.strip("/") or None,
         retry_time_limit=_MAX_RETRYING,
