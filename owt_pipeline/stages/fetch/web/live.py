@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -100,6 +101,8 @@ class Fetcher:
         # A URL of each host that responded, the latest at the end. Origins are made of few of them.
         self._alive: OrderedDict[str, URL] = OrderedDict()
         self._has_seen_network = False
+        # When the last response came, in `time.monotonic` seconds.
+        self._last_response = -math.inf
 
     async def close(self) -> None:
         await self.client.close()
@@ -140,7 +143,10 @@ class Fetcher:
             for row in rows.tolist():
                 started = time.monotonic()
                 result = await self._fetch(posted_urls[row].as_py())
-                await breaker.take(int(url_ids[row]), result, started, name=name)
+                has_response = self._last_response >= started
+                await breaker.take(
+                    int(url_ids[row]), result, started, name=name, has_response=has_response
+                )
 
         await for_each(fetch_host, hosts, self.options.connections)
         await breaker.settle()
@@ -169,6 +175,7 @@ class Fetcher:
 
     def _mark_alive(self, url: URL) -> None:
         """Note that the host of a URL has responded."""
+        self._last_response = time.monotonic()
         host = url.raw_host or ""
         self._alive[host] = url
         self._alive.move_to_end(host)
