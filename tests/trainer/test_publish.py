@@ -17,8 +17,8 @@ from tests.servers.s3 import s3_bucket
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.data.buckets import open_bucket
+from trainer.loop import train
 from trainer.publish import Publisher
-from trainer.train import train
 
 from .conftest import TINY, flags_of
 

@@ -18,10 +18,10 @@ import pytest
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
+from trainer.__main__ import main
 from trainer.data.buckets import open_bucket
 from trainer.data.samplers import Packed
 from trainer.data.shards import ShardError, open_dataset
-from trainer.train import main
 
 SHARDS = 5
 
@@ -166,11 +166,11 @@ def test_a_bad_shard_is_named_before_training_starts(
 IMPATIENT = """
 import sys
 from datetime import timedelta
-from trainer import train
+from trainer.__main__ import main
 from trainer.data import buckets
 assert buckets._MAX_RETRYING < timedelta(seconds=60)
 buckets._MAX_RETRYING = timedelta(seconds=5)
-sys.exit(train.main())
+sys.exit(main())
 """
 
 
