@@ -69,7 +69,7 @@ def write_shards(
     if not files:
         raise ValueError("documents: there is none; token shards need a document")
     name = Path(tokenizer).name if tokenizer else "ids only"
-    tokenizer_entry = {"name": name, "vocab_size": vocab_size, "eot": eot}
+    tokenizer_entry: dict[str, str | int] = {"name": name, "vocab_size": vocab_size, "eot": eot}
     _write_manifest(root, files, tokenizer_json, tokenizer_entry)
     return root / "tokens"
 
