@@ -14,8 +14,8 @@ Further rules:
 - The lead, with which the page's own description begins, needs a lower probability.
 - Text that a part of the page repeats is kept once: `repeats`.
 - Readers' comments are left out if there is an article, unless the page is one of a forum.
-- References to other articles, articles after the first one and copyright lines are left out:
-  `references`, `next_articles`, `copyright`.
+- References to other articles and articles after the first one are left out: `references`,
+  `next_articles`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import NamedTuple
 import numpy as np
 
 from owt_pipeline.stages.extract.content.article import article_of
-from owt_pipeline.stages.extract.content.copyright import leave_copyright
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.content.next_articles import leave_next_articles
@@ -120,7 +119,6 @@ def main_content(
     if kind.is_article or article >= _MIN_ARTICLE_PROBABILITY:
         leave_next_articles(blocks, keep)
     leave_references(blocks, keep)
-    leave_copyright(blocks, keep)
     kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]
     kept = [block for block in without_repeats(kept) if _is_visible(block)]
     if any(block.form != HEADING for block in kept):

@@ -34,7 +34,6 @@ from owt_pipeline.stages.extract.html.inner import (
     Unseen,
     counts_up,
     is_line_number,
-    keeps_spaces,
 )
 from owt_pipeline.stages.extract.html.marks import MarkCollector, ParsedPage
 from owt_pipeline.stages.extract.html.names import CHROME
@@ -332,18 +331,16 @@ class Structure:
                 table.rows[-1][1].append(cell)
 
     def _is_numbered_line(self, attributes: Mapping[str, str]) -> bool:
-        """Return whether a cell that starts is a line of code: the one before it has its number.
+        """Return whether a cell that starts is a line of code.
 
-        The number is marked, or the cell's own style keeps spaces.
+        The cell before it is marked as the number of the line.
         """
         if not self._open_tables or not self._open_tables[-1].rows or is_line_number(attributes):
             return False
         cells = self._open_tables[-1].rows[-1][1]
-        if not cells:
+        if not cells or not cells[0].is_line_number:
             return False
-        is_marked = all(cell.is_line_number or not cell.blocks for cell in cells)
-        is_marked &= cells[0].is_line_number
-        if not is_marked and not (keeps_spaces(attributes) and all(cell.blocks for cell in cells)):
+        if not all(cell.is_line_number or not cell.blocks for cell in cells):
             return False
         return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
 
