@@ -34,7 +34,8 @@ _OTHER_LABEL = re.compile(
 )
 # The rest of a byline after the name: a role, a place, a date, a count, another label, an account.
 _AFTER_NAME = re.compile(
-    r"\s*(?:[,;:：|·•/／\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b|\s@\w"
+    r"\s*(?:\s\w+://|\swww\.|[,;:：|·•/／\n]|\s[-–—]\s"
+    r"|\bon\s|\b(?:last )?updated\b|\bpublished\b|\s@\w"
     r"|\s+(?:(?:le|el|am|den|the|il|em|op|på|vor|um|at)\s+)?"
     r"(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+)?\d).*$",
     re.IGNORECASE | re.DOTALL,

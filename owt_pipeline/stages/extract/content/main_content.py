@@ -10,7 +10,7 @@ Further rules:
 - Prose in surroundings named as a banner, a sidebar or related articles, and a row of nothing but
   links, have a lower probability than by the model, if the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
-- A heading between two kept blocks needs a lower probability.
+- A heading between two kept blocks needs a lower probability, and a term before one needs none.
 - The lead, with which the page's own description begins, needs a lower probability.
 - Text that a part of the page repeats is kept once: `repeats`.
 - Readers' comments are left out if there is an article, unless the page is one of a forum.
@@ -34,6 +34,7 @@ from owt_pipeline.stages.extract.content.references import leave_references
 from owt_pipeline.stages.extract.content.repeats import without_repeats
 from owt_pipeline.stages.extract.html.blocks import (
     HEADING,
+    ITEM,
     ROW,
     Block,
     is_prose,
@@ -111,6 +112,7 @@ def main_content(
     p = np.maximum(p - _less_for_surroundings(page, blocks), 0)
     keep = _choose(page, _mean_of_tables(page, p), cut, article)
     _keep_headings(page, p, cut, keep)
+    _keep_terms(blocks, keep)
     _keep_lead(page, blocks, kind, p, keep)
     if comments:
         keep |= page.in_comments & page.counts.prose
@@ -157,6 +159,14 @@ def _keep_headings(page: PageView, p: np.ndarray, cut: Cut, keep: np.ndarray) ->
     keep |= is_between & is_heading & (p >= _MIN_HEADING_SHARE * cut.lower)
 
 
+def _keep_terms(blocks: Sequence[Block], keep: np.ndarray) -> None:
+    """Set `keep` of each `<dt>` before a text of its definition that is kept."""
+    for index in (np.flatnonzero(keep[1:]) + 1).tolist():
+        container = blocks[index].container
+        if container.tag == "dd" or (container.parent and container.parent.tag == "dd"):
+            keep[index - 1] |= blocks[index - 1].container.tag == "dt"
+
+
 def _keep_lead(
     page: PageView, blocks: Sequence[Block], kind: PageKind, p: np.ndarray, keep: np.ndarray
 ) -> None:
@@ -165,14 +175,19 @@ def _keep_lead(
     Labels of similar pages disagree on leads, so the model cannot learn them.
     """
     starts = {start_of(description) for description in kind.descriptions} - {""}
-    titles = (index for index, block in enumerate(blocks) if block.container.tag == "h1")
-    title = next(titles, len(blocks))
+    title = _index_of_title(blocks)
     if not starts:
         return
     for index in np.flatnonzero((p >= _MIN_LEAD_PROBABILITY) & ~page.unshown).tolist():
         if index > title and start_of(blocks[index].text) in starts:
             keep[index] = True
             return
+
+
+def _index_of_title(blocks: Sequence[Block]) -> int:
+    """Return the index of the first `<h1>`; the number of blocks on a page without one."""
+    titles = (index for index, block in enumerate(blocks) if block.container.tag == "h1")
+    return next(titles, len(blocks))
 
 
 def start_of(text: str) -> str:
@@ -193,9 +208,13 @@ def _less_for_surroundings(page: PageView, blocks: Sequence[Block]) -> np.ndarra
     num_links = np.array([block.links for block in blocks])
     # With a separator for each link.
     linked_chars = counts.links + num_links
-    is_row = num_links >= _MIN_LINKS_OF_ROW
-    is_row &= linked_chars >= _MIN_LINKED_SHARE_OF_ROW * counts.chars
+    is_linked = linked_chars >= _MIN_LINKED_SHARE_OF_ROW * counts.chars
+    is_row = is_linked & (num_links >= _MIN_LINKS_OF_ROW)
     is_row &= (counts.form != HEADING) & (counts.form != ROW)
+    # A menu before the title, as a list; nothing on a page without a title.
+    is_entry = is_linked & (counts.form == ITEM)
+    is_entry[_index_of_title(blocks) % len(blocks) :] = False
+    is_row |= is_entry & (is_entry.sum() >= _MIN_LINKS_OF_ROW)
     other_words = counts.words[counts.prose & ~is_in_chrome].sum()
     is_next_to_article = other_words >= _MIN_ARTICLE_WORDS
     less: np.ndarray = is_next_to_article * np.maximum(

@@ -74,7 +74,7 @@ _MAX_SKIPPED_SHARE = 4
 _MIN_LINKED_SHARE = 0.6
 # A footer with less text that is not linked is left out, too.
 _MIN_FOOTER_CHARS = 400
-WITH_END = frozenset(("h1", "td", "th", "table", "figure", "nav", "footer", "noscript"))
+WITH_END = frozenset(("h1", "td", "th", "table", "figure", "nav", "footer", "noscript", "aside"))
 SPECIAL = PREFORMATTED_TAGS | {"li", "ol", "table", "tr", "td", "th", "thead", "caption"}
 
 _OF_PAGE = frozenset(("article", "main", "nav", "footer"))
@@ -132,6 +132,10 @@ class Structure:
         self._open_tables: list[Table] = []
         # The latest container of code.
         self._last_line: Container | None = None
+        # The latest container whose style breaks its lines as they are written.
+        self._wrapped: Container | None = None
+        # An <aside> that has just ended, with few links and after a paragraph.
+        self._aside: Container | None = None
 
     def data(self, text: str) -> None:
         """Take text from the parser."""
@@ -156,6 +160,9 @@ class Structure:
         """Make a block of the pieces."""
         joined = "".join(self._pieces)
         text, marked = read_pieces(joined)
+        if self._wrapped is self._at and "\n" in joined.strip():
+            text = read_lines(joined.replace("  ", "\xa0\xa0").replace("\n", BREAK))
+            marked = None
         if text[1:2] == " " and len(self._pieces[0].strip()) == 1 and marked is None:
             text = without_gap(text, is_named=self._has_named_initial)
         container = self._at
@@ -349,7 +356,8 @@ class Structure:
         blocks = self.blocks[container.start :]
         if tag == "h1":
             if len(self.page.headings) < _MAX_HEADINGS:
-                text = " ".join(" ".join(block.text for block in blocks).split())
+                texts = [block.text for block in blocks if block.container.tag != "button"]
+                text = " ".join(" ".join(texts).split())
                 self.page.headings.append(text[:_MAX_HEADING_CHARS])
         elif tag in ("td", "th"):
             self._end_cell(container, blocks)
@@ -358,6 +366,11 @@ class Structure:
         elif tag == "figure":
             if any(block.form in (ROW, PREFORMATTED) for block in blocks[:_MAX_BLOCKS_IN_FIGURE]):
                 container.kind &= ~CHROME
+        elif tag == "aside":
+            has_links = any(block.link_chars > block.chars / 2 for block in blocks)
+            last = self.blocks[container.start - 1].container if container.start else container
+            if last.tag == "p" and last.parent is container.parent and not has_links:
+                self._aside = container
         elif tag == "noscript":
             if all(block.form != PARAGRAPH for block in blocks):
                 # A notice, not the page for browsers without scripts.
