@@ -46,6 +46,7 @@ from owt_pipeline.stages.extract.html.pieces import (
 from owt_pipeline.stages.extract.html.tables import (
     Cell,
     Table,
+    awaits_line,
     integer_in,
     numbered_lines,
     rows_of_data,
@@ -309,7 +310,8 @@ class Structure:
     def _start_special(self, tag: str, attributes: Mapping[str, str], container: Container) -> None:
         """Take the start of code, and of a part of a list or a table."""
         parent = container.parent or container
-        is_line = tag == "td" and self._is_numbered_line(attributes)
+        is_line = tag == "td" and not is_line_number(attributes)
+        is_line = is_line and bool(self._open_tables) and awaits_line(self._open_tables[-1])
         if is_line or tag in PREFORMATTED_TAGS:
             self._inner = PreText(container.names)
         if tag == "li":
@@ -336,20 +338,6 @@ class Structure:
                     is_line_number=is_line_number(attributes) or is_first_numbered,
                 )
                 table.rows[-1][1].append(cell)
-
-    def _is_numbered_line(self, attributes: Mapping[str, str]) -> bool:
-        """Return whether a cell that starts is a line of code.
-
-        The cell before it is marked as the number of the line.
-        """
-        if not self._open_tables or not self._open_tables[-1].rows or is_line_number(attributes):
-            return False
-        cells = self._open_tables[-1].rows[-1][1]
-        if not cells or not cells[0].is_line_number:
-            return False
-        if not all(cell.is_line_number or not cell.blocks for cell in cells):
-            return False
-        return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
 
     def _end_special(self, tag: str, container: Container) -> None:
         """Take the end of an element of WITH_END."""

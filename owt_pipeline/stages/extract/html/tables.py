@@ -79,6 +79,19 @@ def numbered_lines(table: Table, blocks: list[Block]) -> Block | None:
     return Block(PREFORMATTED, "\n".join(lines).strip("\n"), 0, table.container, language)
 
 
+def awaits_line(table: Table) -> bool:
+    """Return whether the next cell of the open row is a line of code.
+
+    The cells before it are marked as the number of the line.
+    """
+    cells = table.rows[-1][1] if table.rows else []
+    if not cells or not cells[0].is_line_number:
+        return False
+    if not all(cell.is_line_number or not cell.blocks for cell in cells):
+        return False
+    return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
+
+
 def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:
     """Return the captions and the rows of a data table; None for a layout table.
 
