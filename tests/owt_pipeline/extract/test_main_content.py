@@ -20,7 +20,6 @@ from owt_pipeline.stages.extract.content.main_content import (
     _keep_headings,
     _keep_lead,
     _keep_terms,
-    _less_for_surroundings,
     main_content,
 )
 from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
@@ -160,23 +159,6 @@ def test_a_term_of_a_kept_definition_is_kept(html: str, keep: list[bool], kept: 
     mask = np.array(keep)
     _keep_terms(blocks, mask)
     assert mask.tolist() == kept
-
-
-@pytest.mark.parametrize(
-    ("html", "is_less"),
-    [
-        ("<ul>{0}</ul><h1>Foxes</h1>{1}", True),
-        ("<h1>Foxes</h1><ul>{0}</ul>{1}", False),
-        ("<ul>{0}</ul>{1}", False),
-        ("<ul>{0}</ul><h1>Foxes</h1><p>Foxes rest.", False),
-    ],
-)
-def test_a_list_of_links_before_the_title_of_prose_is_a_menu(html: str, is_less: bool) -> None:
-    links = "".join(f"<li><a href=/{number}>Chapter {number}</a>" for number in range(6))
-    blocks = read_page(f"<html><body>{html.format(links, P * 4)}</body></html>").blocks
-    less = _less_for_surroundings(page_of(html.format(links, P * 4)), blocks)
-    for block, of_block in zip(blocks, less, strict=True):
-        assert (of_block > 0) == (is_less and block.text.startswith("Chapter"))
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ WRAPS_LINES = re.compile(r"white-space\s*:\s*(?:pre-wrap|pre-line|break-spaces)"
 """A style that breaks lines as they are written."""
 CLIPPED = re.compile(
     r"clip\s*:\s*rect\(\s*[01](?:px)?[\s,]|clip-path\s*:\s*inset\(\s*(?:50|100)%"
-    r"|(?:left|top|text-indent)\s*:\s*-\d{3,}",
+    r"|(?:left|top)\s*:\s*-\d{3,}",
     re.IGNORECASE,
 )
 """A style that hides a text from sight, but not from screen readers."""
