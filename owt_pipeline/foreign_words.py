@@ -60,6 +60,7 @@ _ANSWER_BY_FLAG = {
     "language_threshold": "use --min_language_score",
     "learning_rate": _TRAIN,
     "lr": _TRAIN,
+    "max_unanswered_names": "URLs of names without an answer are rejects (dns): use --retry_failed",
     "minhash_threshold": "use --threshold",
     "n_workers": _WORKERS,
     "name": _RUN_FOLDER,
