@@ -8,36 +8,32 @@ becomes           a submission without an id, with a reason if it has no URL or 
 
 from __future__ import annotations
 
-import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import OR_DAMAGED
 from owt_pipeline.formats.dates import MISSING, UnreadDates, moment_of
+from owt_pipeline.formats.file_kinds import kind_of, read_start
+from owt_pipeline.formats.files import AcceptedFiles, known_format
 from owt_pipeline.formats.records import (
     MissingColumn,
     Record,
     describe_file,
-    known_format,
-    named_files,
+    names_below_common_folder,
     read_records,
 )
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, in_batches
 from owt_pipeline.stages.collect.submissions import as_text, integer
+from owt_pipeline.storage.folder import open_source
 from schemas import Reason
-
-if TYPE_CHECKING:
-    from owt_pipeline.stages.collect.options import Options
-
-logger = logging.getLogger("owt")
 
 _URL = ("posted_url", "url")
 _TIME = ("created_utc", "time", "timestamp")
@@ -84,7 +80,6 @@ _MIN_MILLISECONDS = 10**11
 # Some databases write this for null in a column of any type.
 _DATABASE_NULL = r"\N"
 
-_MAX_FILES_SHOWN = 5
 _MAX_FIELDS_SHOWN = 8
 _MAX_CHARS_SHOWN = 100
 
@@ -96,33 +91,32 @@ class LinkTable(SourceKind):
 
     name = "links"
     option = "links"
+    accepted = AcceptedFiles(
+        "--links",
+        "tables of links",
+        kinds=("parquet", "json", "table", "urls"),
+        is_promised=lambda name: known_format(name) in ("jsonl", "parquet", "csv"),
+    )
     bytes_per_shard = 1 << 20
     link_source = "links"
     bad_reasons = (Reason.BAD_LINE, Reason.BAD_URL)
     expected = "a URL"
 
-    def find(
-        self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
+    def names_of(
+        self, uris: Sequence[str], recorded_by_uri: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, str]:
         """Return the name of each table, by its URI.
 
         A name is the path below the folder that all tables have in common. A recorded table keeps
         its name. A new table whose name is taken is named by its URI.
         """
-        tables, left_out = named_files(options.links, "collect", known=recorded_by_uri)
-        if left_out:
-            logger.warning(
-                "collect: skipped files of folders that are not tables; name a file itself to "
-                "read it: %s",
-                ", ".join(left_out[:_MAX_FILES_SHOWN]),
-            )
         recorded_names: dict[str, str] = {}
-        for uri in tables:
+        for uri in uris:
             if uri in recorded_by_uri:
                 recorded_names[uri] = str(recorded_by_uri[uri]["name"])
         taken = set(recorded_names.values())
         names: dict[str, str] = {}
-        for uri, name in tables.items():
+        for uri, name in names_below_common_folder(uris).items():
             if uri in recorded_names:
                 names[uri] = recorded_names[uri]
             elif name in taken:
@@ -163,9 +157,7 @@ def _advice_for_fields(note: str) -> str:
 
 def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[_Row]:
     try:
-        for row in link_rows(uri, name, tally.times):
-            tally.start = tally.start or (row.get("url") or "").encode()
-            yield row
+        yield from link_rows(uri, name, tally.times)
     except UserError as error:
         if isinstance(error, MissingColumn) and not allow_damaged:
             raise UserError(f"{error}: {advise_to_rename(error.names)}") from error
@@ -179,7 +171,7 @@ def link_rows(path: str, name: str, times: UnreadDates | None = None) -> Iterato
 
     Raises UserError if the file is damaged, or if it is Parquet or CSV without a column `url`.
     """
-    kind = known_format(path) or "text"
+    kind = _format_of(path)
     records = read_records(
         path, name, kind, columns=_COLUMNS, required=("url", "posted_url"), split_text="lines"
     )
@@ -197,6 +189,17 @@ def link_rows(path: str, name: str, times: UnreadDates | None = None) -> Iterato
         if undecodable and row.get("reason") == str(Reason.NO_URL):
             row = _bad_line(line, f"not UTF-8 in column {', '.join(undecodable)}")
         yield row
+
+
+def _format_of(path: str) -> str:
+    """Return how a file is read: by its content, or else its extension."""
+    with open_source(path) as file:
+        kind = kind_of(read_start(file))
+    if kind == "json":
+        return "jsonl"
+    if kind == "table":
+        return "csv"
+    return "parquet" if kind == "parquet" else known_format(path) or "text"
 
 
 def advise_to_rename(names: Iterable[str]) -> str:

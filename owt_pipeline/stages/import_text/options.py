@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from owt_pipeline.formats.records import FORMATS
+from owt_pipeline.formats.files import FORMATS
 from schemas import option
 
 
@@ -21,7 +21,9 @@ class Options:
         shapes_bytes=False,  # the key includes the files' content instead of their paths
     )
     format: str = option(
-        "auto", "format of the files; auto decides by the extension", choices=("auto", *FORMATS)
+        "auto",
+        "format of the files; auto decides by the content, and for CSV and text by the extension",
+        choices=("auto", *FORMATS),
     )
     text_field: str = option("text", "field or column with the text; a.b is field b of field a")
     url_field: str = option(
