@@ -7,7 +7,7 @@ with no filter, with `lines`, and with `fineweb`. Only these two settings differ
 WCXB's and trafilatura's labelled sets (`$OWT_TESTDATA/web`) without those of every fifth host.
 
 `trainer.train` trains a model of 0.8 million parameters on bytes of each corpus, with several
-seeds. `trainer.tools.compare` scores them on the first 400 characters of main texts that people
+seeds. `benchmarks/compare.py` scores them on the first 400 characters of main texts that people
 marked: WCXB's pages of the hosts left out, and Mozilla Readability's pages. Only English texts are
 taken, and `owt run --decontaminate` removes documents that share 13 words in a row with them. Our
 extractor's model was fitted on labels of all these pages, which trafilatura was not.
@@ -32,13 +32,13 @@ from typing import Any
 
 import py3langid
 import pyarrow.dataset
+from compare import Scores, scores_of, table
 from extraction_model.labelled_pages import LabelledPage, read_labelled
 from extraction_model.validation import FETCHED_AT
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from owt_pipeline.formats.warc import response_record
 from trainer import TrainConfig, train
-from trainer.tools.compare import CompareOptions, Scores, scores_of, table
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
@@ -97,8 +97,7 @@ def main() -> int:
             settings = MODEL | {"seed": seed, "max_steps": max_steps, "dtype": arguments.dtype}
             train_model(folder / name / "tokens", run, settings)
             runs.append(str(run))
-    options = CompareOptions(eval_text=tuple(map(str, texts)), device="cpu", dtype=arguments.dtype)
-    scores = scores_of(runs, options)
+    scores = scores_of(runs, list(map(str, texts)), device="cpu", dtype=arguments.dtype)
     print(table(scores))
     print_settings(scores)
     return 0

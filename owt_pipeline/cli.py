@@ -32,10 +32,6 @@ COMMANDS = {
     ),
     "ls": ("commands.ls", "list the stages of a run: state, rows, bytes, time"),
     "why": ("commands.why", "show what happened to a URL at every stage"),
-    "sample-documents": (
-        "commands.sample_documents",
-        "print random documents, kept or rejected, for you to read",
-    ),
     "forget": ("commands.forget", "remove documents from the corpus and the tokens"),
     "publish": (
         "commands.publish",

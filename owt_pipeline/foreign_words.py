@@ -35,6 +35,7 @@ _ANSWER_BY_COMMAND = {
     "resume": "use `owt run RUN`, which continues an interrupted run",
     "retry": "use `owt run RUN --retry_failed`",
     "rm": "remove documents with `owt forget RUN FILE`",
+    "sample": "read the report's random documents in RUN/report/index.html",
     "show": "use `owt ls RUN`, or `owt why RUN URL` for a page",
     "start": "use `owt run RUN`",
     "stats": "use `owt run RUN --until report`, which writes RUN/report/index.html",

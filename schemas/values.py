@@ -161,8 +161,7 @@ def nearest_words(word: str, allowed: Iterable[str], cutoff: float = 0.67) -> li
 def _suggestion(key: str, allowed: Sequence[str]) -> str:
     near = nearest_words(key, allowed)
     if not near:
-        # A key may be the beginning of a longer name: gofer of gopher_quality, sample of
-        # sample-documents.
+        # A key may be the beginning of a longer name, as gofer is of gopher_quality.
         for name in sorted(allowed):
             first_word = re.split("[_-]", name)[0]
             if nearest_words(key, [first_word]):

@@ -106,6 +106,41 @@ def test_the_project_declares_these_versions() -> None:
     assert f'requires-python = ">={OLDEST},<3.{int(NEWEST[2:]) + 1}"' in text
 
 
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_every_python_knows_the_same_of_the_characters_of_the_table(version: str) -> None:
+    program = interpreter(version)
+    if program is None:
+        pytest.skip(f"Python {version} is not installed here")
+    script = REPOSITORY / "tests/known_characters.py"
+    digest = subprocess.check_output([program, script], text=True)
+    assert digest == subprocess.check_output([sys.executable, script], text=True)
+
+
+DECIDE = """\
+import json, sys
+import owt_pipeline as owt
+
+# An emoji, letters with and without a lower case, a digit, marks, and an ideograph that the oldest
+# Python does not know.
+NEW = "\\U0001fa77 \\U00011f02 \\ua7cb \\U00011f50 \\u0897 \\U000113ce \\U00031350".split()
+PROSE = "The quick brown fox of the village that we have seen jumps over a lazy dog. " * 12
+decisions = []
+for new in NEW:
+    words = PROSE.split()
+    words[::8] = [f"{word}{new} {new}" for word in words[::8]]
+    text = " ".join(words) + f" Et cetera.. {new}nd 192.0.0.9 or 3fff::1"
+    cleaned = owt.clean(text, mask_addresses=True, languages=["all"], filters=["c4"])
+    pairs = owt.near_duplicates([PROSE, text, text.upper()], threshold=0.5, workers=1)
+    decisions.append([cleaned.text, cleaned.n_words, cleaned.signals, pairs.to_pylist()])
+json.dump(decisions, sys.stdout)
+"""
+
+
+def test_every_python_decides_alike_about_new_characters(environment: Path) -> None:
+    expected = subprocess.check_output([sys.executable, "-c", DECIDE], text=True)
+    assert json.loads(run(environment, "python", "-c", DECIDE)) == json.loads(expected)
+
+
 def test_the_library_is_the_base_installation(environment: Path) -> None:
     """Runs first, while the environment has no extra."""
     run(environment, "python", REPOSITORY / "tests/base_installation.py")

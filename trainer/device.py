@@ -15,16 +15,9 @@ from trainer.model import GPT, ModelConfig
 # Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets.
 PEAK_TFLOPS: dict[str, float] = {
     "A100": 312.0,
-    "H100 PCIe": 756.0,
-    "H100 NVL": 835.5,
     "H100": 989.4,
-    "H200 NVL": 835.5,
     "H200": 989.4,
-    "GH200": 989.4,
     "B200": 2250.0,
-    "GB200": 2500.0,
-    "L4": 121.0,
-    "L40S": 362.0,
     "RTX 4090": 165.2,
     "RTX 3090": 71.0,
 }
@@ -124,10 +117,12 @@ def mfu(flops_per_second: float, device: torch.device) -> float | None:
 def peak_tflops(name: str) -> float | None:
     """Return the peak rate of the GPU that the driver calls `name`; None if it is not known."""
     # Another chip under the same name, or a part of one.
-    if re.search(r"\b(Laptop|Ti|D|MIG)\b", name):
+    if re.search(r"\b(PCIe|NVL|Laptop|Ti|D|MIG)\b", name):
         return None
-    matches = [key for key in PEAK_TFLOPS if re.search(rf"\b{key}\b", name)]
-    return PEAK_TFLOPS[max(matches, key=len)] if matches else None
+    for gpu, tflops in PEAK_TFLOPS.items():
+        if re.search(rf"\b{gpu}\b", name):
+            return tflops
+    return None
 
 
 def memory_gb(device: torch.device) -> float:

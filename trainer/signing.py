@@ -5,7 +5,8 @@ A signature is of every file of a folder by its SHA-256.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,6 @@ from typing import Any
 from schemas import SettingsError
 
 SIGNATURE = "model.sig"
-_HOW_TO_MAKE_KEYS = (
-    "make one by: openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in "
-    "key.pem -pubout"
-)
 
 
 class SignatureError(ValueError):
@@ -28,19 +25,17 @@ def signer_of(key: str) -> Callable[[Path], None]:
 
     Raises SettingsError if `key` is not a private key.
     """
-    package = _package()
-    try:
-        config = package.signing.Config().use_elliptic_key_signer(private_key=Path(key))
-    # Errors of the packages model_signing and cryptography, or of the file system.
-    except Exception as error:
-        raise SettingsError(
-            f"sign_key: {key} is not a private key that can sign ({error}); {_HOW_TO_MAKE_KEYS}"
-        ) from error
-    return partial(_sign, config)
+    with _reading_key(f"sign_key: {key} is not a private key that can sign"):
+        from model_signing import hashing, signing
+
+        all_files = hashing.Config().set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
+        signer = signing.Config().use_elliptic_key_signer(private_key=Path(key))
+        signer.set_hashing_config(all_files)
+    return partial(_sign, signer)
 
 
-def _sign(config: Any, folder: Path) -> None:
-    config.set_hashing_config(_hashing()).sign(folder, folder / SIGNATURE)
+def _sign(signer: Any, folder: Path) -> None:
+    signer.sign(folder, folder / SIGNATURE)
 
 
 def verifier_of(key: str) -> Callable[[Path], None]:
@@ -48,43 +43,37 @@ def verifier_of(key: str) -> Callable[[Path], None]:
 
     Raises SettingsError if `key` is not a public key.
     """
-    package = _package()
-    try:
-        config = package.verifying.Config().use_elliptic_key_verifier(public_key=Path(key))
-    except Exception as error:
-        raise SettingsError(
-            f"verify_key: {key} is not a public key that can verify ({error}); {_HOW_TO_MAKE_KEYS}"
-        ) from error
-    return partial(_verify, config, key)
+    with _reading_key(f"verify_key: {key} is not a public key that can verify"):
+        from model_signing import verifying
+
+        verifier = verifying.Config().use_elliptic_key_verifier(public_key=Path(key))
+    return partial(_verify, verifier, key)
 
 
-def _verify(config: Any, key: str, folder: Path) -> None:
-    signature = folder / SIGNATURE
-    if not signature.is_file():
+def _verify(verifier: Any, key: str, folder: Path) -> None:
+    if not (folder / SIGNATURE).is_file():
         raise SignatureError(
             f"{folder} is not signed: it has no {SIGNATURE}; sign it, or leave verify_key out"
         )
     try:
-        config.set_hashing_config(_hashing()).verify(folder, signature)
+        verifier.verify(folder, folder / SIGNATURE)
     # Errors of several types.
     except Exception as error:
         raise SignatureError(f"{folder} is not what the owner of {key} signed: {error}") from error
 
 
-def _hashing() -> Any:
-    """Return the settings of hashing: all files except the signature, also those of git."""
-    config = _package().hashing.Config()
-    return config.set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
-
-
-def _package() -> Any:
+@contextmanager
+def _reading_key(problem: str) -> Iterator[None]:
+    """Raise SettingsError, which begins with `problem`, for any error of the packages."""
     try:
-        import model_signing
-        import model_signing.hashing
-        import model_signing.signing
-        import model_signing.verifying
+        yield
     except ImportError as error:
         raise SettingsError(
             f"signatures need the extra sign ({error}): pip install model-signing pyOpenSSL"
         ) from error
-    return model_signing
+    # Errors of the packages model_signing and cryptography, or of the file system.
+    except Exception as error:
+        raise SettingsError(
+            f"{problem} ({error}); make one by: openssl ecparam -name prime256v1 -genkey -noout "
+            f"-out key.pem; openssl ec -in key.pem -pubout"
+        ) from error

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.extraction_model import labelled_pages
 from benchmarks.extraction_model.labelled_pages import LabelledPage
-from benchmarks.extraction_model.news import FILE, read_news, score_news
+from benchmarks.extraction_model.news import FILE, read_news, score_news, without_described
 
 
 def page(truth: str) -> LabelledPage:
@@ -48,6 +48,25 @@ def test_f1_is_a_mean_over_pages_and_junk_over_words() -> None:
         "junk": pytest.approx(1 / 3),
         "lost": pytest.approx(1 / 3),
     }
+
+
+LEAD = "The ferry to the islands was late on Monday, and nobody knew why."
+
+
+@pytest.mark.parametrize("name", ["description", "og:description"])
+def test_described_lines_count_in_no_score_without_them(name: str) -> None:
+    html = f'<meta name="{name}" content="{LEAD[:60]}…"><p>Later</p>'
+    pages = [LabelledPage("fundus", "http://a.example/", html, "fundus", "It sailed at noon.")]
+    text = f"{LEAD}\nIt sailed at noon."
+    assert score_news(pages, [text])["junk"] > 0
+    assert without_described(pages, [text])[1] == ["It sailed at noon."]
+    assert score_news(*without_described(pages, [text]))["f1"] == 1.0
+
+
+def test_lines_of_a_page_without_a_description_count_in_every_score() -> None:
+    pages = [page(f"{LEAD}\nIt sailed at noon.")]
+    text = f"{LEAD}\nLater"
+    assert score_news(*without_described(pages, [text])) == score_news(pages, [text])
 
 
 def test_news_are_not_among_the_pages_that_models_are_fitted_on(testdata: Path) -> None:

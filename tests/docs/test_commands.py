@@ -89,7 +89,7 @@ def test_every_command_of_a_page_works(
         command = text.replace("gs://BUCKET", str(bucket))
         if kind != "run":
             Path(kind.split()[1]).write_text(text)
-        elif "python -m trainer" in command and page.stem != "tutorial":
+        elif re.search(r"python -m (trainer|benchmarks)", command) and page.stem != "tutorial":
             train_here(command)
         else:
             run_in_shell(command, tmp_path)

@@ -68,14 +68,6 @@ def test_a_file_that_cannot_be_read_is_rebuilt(run: Path, dataset: str) -> None:
     assert path.read_bytes() == content
 
 
-def test_a_run_without_documents_advises_how_to_make_them(run: Path, tmp_path: Path) -> None:
-    inputs = run.parent / "inputs"
-    ask_owt("demo", "--write_inputs", inputs)
-    sources = ("--dumps", inputs / "RS_demo.zst", "--pages_from", inputs / "demo.warc.gz")
-    ask_owt("run", tmp_path / "a new run", *sources, "--until", "fetch", "--num_shards", 1)
-    heal(["sample-documents", tmp_path / "a new run"], "the run has no documents")
-
-
 @pytest.fixture
 def month(tmp_path: Path) -> Callable[[int], Path]:
     """A function that writes the dump of a month."""

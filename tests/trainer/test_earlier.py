@@ -20,7 +20,7 @@ from tests.trainer.conftest import Capture, records_of
 from trainer.checkpoint import RECORD, Record
 from trainer.config import TrainConfig
 from trainer.data import documents
-from trainer.tools import compare, evaluate, export
+from trainer.tools import evaluate, export
 from trainer.train import main, train
 
 SETTINGS = {
@@ -79,7 +79,6 @@ def test_the_tools_take_an_earlier_run(
     out = str(tmp_path / "exported")
     assert evaluate.main([earlier.out, "--text", text, "--data", earlier.data[0]]) == 0
     assert documents.main([earlier.out, "--step", "3"]) == 0
-    assert compare.main([earlier.out, "--eval_text", text]) == 0
     assert export.main([earlier.out, out]) == 0
 
 

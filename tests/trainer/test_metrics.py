@@ -46,12 +46,17 @@ def test_a_resumed_run_keeps_its_events(tmp_path: Path, text_tokens: Path) -> No
 
 
 PEAKS = {
-    "A100-SXM4-80GB": 312.0, "H100 80GB "
-    "HBM3": 989.4, "H100 PCIe": 756.0, "H200 NVL": 835.5, "GH200 480GB": 989.4,
-    "GeForce RTX 4090": 165.2, "L4": 121.0, "L40S": 362.0, "L40": None, "GeForce RTX 4090 Laptop "
-    "GPU": None,
-    "H100 80GB HBM3 MIG 1g.10gb": None, "AMD Instinct MI300X": None,
-}  # fmt: skip
+    "A100-SXM4-80GB": 312.0,
+    "H100 80GB HBM3": 989.4,
+    "H100 PCIe": None,
+    "H200 NVL": None,
+    "GH200 480GB": None,
+    "GB200": None,
+    "GeForce RTX 4090": 165.2,
+    "GeForce RTX 4090 Laptop GPU": None,
+    "H100 80GB HBM3 MIG 1g.10gb": None,
+    "AMD Instinct MI300X": None,
+}
 
 
 def test_the_peak_is_of_the_gpu_the_driver_names_or_unknown() -> None:

@@ -21,6 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks import compare
 from schemas import SettingsError
 from tests.conftest import REPOSITORY
 from tests.trainer.conftest import Capture, WriteTokens, records_of
@@ -33,7 +34,7 @@ from trainer.data.shards import ShardError
 from trainer.huggingface import end_of_text
 from trainer.pretrained import load_pretrained
 from trainer.signing import SignatureError
-from trainer.tools import compare, evaluate, export
+from trainer.tools import evaluate, export
 from trainer.train import Diverged, train
 
 Change = Callable[[dict[str, Any]], object]

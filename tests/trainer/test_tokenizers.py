@@ -12,12 +12,12 @@ import torch
 from tokenizers import Tokenizer as Loaded
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from benchmarks import compare
 from tests.trainer.conftest import Capture
 from trainer.data.loader import DocumentBlocks
 from trainer.data.text import Tokenizer
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained
-from trainer.tools import compare
 from trainer.tools.evaluate import score_text
 
 
@@ -149,7 +149,7 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
         f"loses {lost} of the text's {len(text.encode())} bytes" in capsys.readouterr().err
     ) == (lost > 0)
     trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, None, DocumentBlocks(39))
-    score = compare.score(trained, compare.read_documents(str(tmp_path / "text")), 2)
+    score = compare.score(trained, compare.read_documents(str(tmp_path / "text")))
     assert score.bytes == [written]
     assert score.bits_per_byte == pytest.approx(report["bits_per_byte"])
 

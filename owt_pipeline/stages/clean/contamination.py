@@ -21,6 +21,7 @@ import numpy as np
 import xxhash
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.characters import apply_to_known
 from owt_pipeline.formats.files import find_files, known_format, texts_of_option
 from owt_pipeline.formats.records import open_decompressed, parse_json, read_records
 from owt_pipeline.formats.words import words_of
@@ -232,7 +233,8 @@ def _n_grams(text: str, n: int = N) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    return words_of(unicodedata.normalize("NFC", text))
+    normalize = functools.partial(unicodedata.normalize, "NFC")
+    return words_of(apply_to_known(normalize, text))
 
 
 def _hashed(n_grams: list[str]) -> np.ndarray:

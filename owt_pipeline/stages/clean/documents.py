@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
+from owt_pipeline.formats.characters import apply_to_known, hide_unassigned
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch, replace_columns
 from owt_pipeline.stages.clean.contamination import EvaluationSets, n_grams_of, shared_n_gram
 from owt_pipeline.stages.clean.filters import FILTERS, Signals, c4_lines, first_violation
@@ -141,11 +142,13 @@ def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[R
     is_wanted = not options.languages or not {"all", language}.isdisjoint(options.languages)
     if not is_wanted or score < options.min_language_score:
         return Reason.WRONG_LANGUAGE, f"{language}, confidence {score:.2f}"
+    # Filters ask Python for letters and digits, and each Python knows others.
     text = document.text
+    known = hide_unassigned(text)
     for name, thresholds in BUILT_IN.items():
         # Every document is measured by every filter, so that thresholds can be chosen afterwards.
         if not thresholds.measured_by:
-            document.signals[name] = FILTERS[name](text)
+            document.signals[name] = FILTERS[name](known)
         if name not in options.filters:
             continue
         signals = document.signals[thresholds.measured_by or name]
@@ -153,7 +156,8 @@ def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[R
         if violation:
             return Reason.of(name), violation
         if name == "c4":
-            _, text = c4_lines(text)
+            text = apply_to_known(_lines_of_c4, text)
+            known = hide_unassigned(text)
     if text != document.text:
         document.text = text
         document.n_words = len(text.split())
@@ -166,6 +170,11 @@ def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[R
     # The user's signals are last, since they may be slow.
     document.own_signals, rejection = measure_own(document.text, parse_signals(options.signals))
     return rejection
+
+
+def _lines_of_c4(text: str) -> str:
+    _, kept_text = c4_lines(text)
+    return kept_text
 
 
 def too_short(text: str, n_words: int, min_tokens: int) -> str | None:

@@ -7,12 +7,13 @@ import contextlib
 import functools
 import ipaddress
 import re
-import unicodedata
 from typing import Any
 
 import ftfy
 from ftfy.chardata import WIDTH_MAP
 
+from owt_pipeline.formats.characters import apply_to_known, ranges_by_class
+from owt_pipeline.formats.public_addresses import is_public
 from owt_pipeline.stages.clean.options import Options
 
 # No rule of ftfy and no normalization changes these characters, and they never look like mojibake.
@@ -44,7 +45,10 @@ def repair(text: str, options: Options) -> tuple[str, int]:
     """Return the repaired text, and the number of addresses in it that were masked."""
     if options.fix_text:
         # White space first, as an invisible character may be within an address.
-        text = tidy(fix_text(text, options.normalization, options.uncurl_quotes))
+        fix = functools.partial(
+            fix_text, form=options.normalization, uncurl_quotes=options.uncurl_quotes
+        )
+        text = tidy(apply_to_known(fix, text))
     if not options.mask_addresses:
         return text, 0
     return mask(text)
@@ -102,12 +106,9 @@ def _fix_lines(text: str, config: ftfy.TextFixerConfig) -> str:
 @functools.cache
 def _marks() -> frozenset[str]:
     """Return the combining marks, and the characters that decompose into combining marks."""
-    marks = set()
-    # Unicode has no combining marks below U+0300 or from U+1F000 on.
-    for char in map(chr, range(0x300, 0x1F000)):
-        first = unicodedata.normalize("NFD", char)[0]
-        if unicodedata.combining(first):
-            marks.add(char)
+    marks: set[str] = set()
+    for first, last in ranges_by_class()["combining"]:
+        marks.update(map(chr, range(first, last + 1)))
     return frozenset(marks)
 
 
@@ -161,6 +162,6 @@ def mask(text: str) -> tuple[str, int]:
 def _substitute(address: str) -> str:
     """Return the replacement of an IP address; the address itself if it is not public."""
     with contextlib.suppress(ValueError):  # it only looks like an address
-        if ipaddress.ip_address(address).is_global:
+        if is_public(ipaddress.ip_address(address)):
             return "2001:db8::1" if ":" in address else "192.0.2.1"
     return address

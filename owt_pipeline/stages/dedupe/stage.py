@@ -61,7 +61,7 @@ class Dedupe(Stage):
     reads = "earlier"
     output = "duplicates"
     options = Options
-    version = 9
+    version = 10
     libraries = ("numpy", "pyarrow", "xxhash")
     steps: tuple[Step, ...] = (
         Step(steps.sketch, "sketch", keys=_parts, rows=_rows),
@@ -90,16 +90,8 @@ class Dedupe(Stage):
         return Summary()
 
     def preload(self, _: Options) -> list[str]:
-        """Return what every worker needs before its first part.
-
-        These are a table, and modules that numpy imports on first use.
-        """
-        return [
-            "owt_pipeline.formats.words:character_classes",
-            "numpy.ma",
-            "numpy.polynomial",
-            "numpy.random",
-        ]
+        """Return the modules that numpy imports on first use."""
+        return ["numpy.ma", "numpy.polynomial", "numpy.random"]
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         """Return the sums of the counts, and the curve of the bands."""

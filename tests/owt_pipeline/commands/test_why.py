@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from owt_pipeline.commands import sample_documents
 from owt_pipeline.commands.why import asked_for, history, main, readers_of
 from owt_pipeline.formats.urls import id_of
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
-from tests.owt_pipeline.making import publish_rows, write_dataset
+from tests.owt_pipeline.making import write_dataset
 from tests.owt_pipeline.runs import ask_owt, copy_of, rows_of
 
 
@@ -105,18 +102,6 @@ def test_text_from_outside_cannot_control_the_terminal(
     write_dataset(Storage(str(tmp_path)), "urls", lambda shard, writer: writer.add(1, outcome))
     assert main([str(tmp_path), "7"]) == 0
     assert r"status 302 to \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
-    row = {
-        "url_id": 7,
-        "url": "https://a.example/",
-        "title": "\x1b[2Ja",
-        "text": "\x1b]0;owned\x07",
-        "subreddits": [],
-    }
-    publish_rows(Storage(str(tmp_path)), "corpus", [row])
-    assert sample_documents.main([str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count(r"\x1b]0;owned\x07") == shown.count(r"\x1b[2Ja") == 1
-    assert "\x1b" not in shown
 
 
 def test_an_unknown_url_is_one_line_with_its_canonical_form(small_run: Path) -> None:
@@ -170,55 +155,6 @@ def test_a_url_of_several_generations_is_shown_where_accepted(tmp_path: Path) ->
     }
     assert shown_by_name["at_once"]["shard"] < 8 <= shown_by_name["later"]["shard"]
     assert "second.ndjson" in shown_by_name["never"]["stages"][-1]["detail"]
-
-
-def sampled(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
-    """Run `owt sample-documents`; return its output."""
-    assert sample_documents.main([str(argument) for argument in arguments]) == code
-    output = capsys.readouterr()
-    return output.out + output.err
-
-
-def query(sql: str, **paths: Path) -> list[tuple]:
-    """Return the rows of a query over files."""
-    return duckdb.sql(sql.format(**paths)).fetchall()
-
-
-def parsed(text: str) -> list[dict[str, Any]]:
-    """Return the rows of JSON lines."""
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def test_a_sample_is_the_seeds_and_of_the_corpus(
-    small_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = sampled(capsys, small_run, "--n", 20, "--json")
-    assert first == sampled(capsys, small_run, "--n", 20, "--json")
-    ids = {row["url_id"] for row in parsed(first)}
-    assert len(ids) == 20
-    of_another_seed = parsed(sampled(capsys, small_run, "--n", 20, "--seed", 1, "--json"))
-    assert ids != {row["url_id"] for row in of_another_seed}
-    lengths = query("select length(text) from '{run}/corpus/part-*.parquet'", run=small_run)
-    assert (len(parsed(first)[0]["text"]),) in lengths
-    everything = parsed(sampled(capsys, small_run, "--n", 9999, "--json"))
-    all_ids = query("select url_id from '{run}/corpus/part-*.parquet'", run=small_run)
-    assert sorted((row["url_id"],) for row in everything) == sorted(all_ids)
-
-
-def test_rejected_documents_can_be_read(
-    small_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for reason in ("too_short", "near_duplicate"):
-        for row in parsed(sampled(capsys, small_run, "--reason", reason, "--json")):
-            assert row["reason"] == reason
-            assert row["text"]
-    assert "detail: " in sampled(capsys, small_run, "--reason", "low_score")
-    assert " more characters (--json prints the complete text)" in sampled(capsys, small_run)
-    hosted = parsed(sampled(capsys, small_run, "--domain", "garden.demo.test", "--n", 50, "--json"))
-    assert hosted
-    assert all("garden.demo.test" in row["url"] for row in hosted)
-    assert "did you mean 'too_short'?" in sampled(capsys, small_run, "--reason", "to_short", code=2)
-    assert "has no document" in sampled(capsys, small_run, "--domain", "nobody.example", code=3)
 
 
 def test_the_file_and_row_of_a_known_text_are_named(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import unicodedata
 
+from owt_pipeline.formats.characters import ranges_by_class
+
 
 def is_selector(code: int) -> bool:
     """Return whether a code point is a variation selector."""
@@ -18,11 +20,23 @@ def is_selector(code: int) -> bool:
     )
 
 
+@functools.cache
+def _unassigned() -> frozenset[int]:
+    """Return the code points that are not assigned by the table of the package."""
+    codes: set[int] = set()
+    for first, last in ranges_by_class()["unassigned"]:
+        codes.update(range(first, last + 1))
+    return frozenset(codes)
+
+
 def kind_of(character: str) -> str:
     """Return `letter`, `mark`, `unspaced` (a word of its own) or `separator`."""
-    category = unicodedata.category(character)
     code = ord(character)
-    if code >= 0x40000 or (category[0] not in "LNM" and category != "Cn"):
+    # Python may know more characters than the table.
+    category = "Cn" if code in _unassigned() else unicodedata.category(character)
+    is_pictograph = 0x1F000 <= code <= 0x1FAFF or 0x1FC00 <= code <= 0x1FFFD
+    is_free_letter = category == "Cn" and not is_pictograph
+    if code >= 0x40000 or (category[0] not in "LNM" and not is_free_letter):
         return "separator"
     blocks = ((0xE00, 0xEFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF))
     blocks += ((0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))

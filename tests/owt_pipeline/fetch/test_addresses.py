@@ -19,6 +19,7 @@ from yarl import URL
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import captures
+from owt_pipeline.formats.public_addresses import is_public
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.fetch.answers import HttpResponse
@@ -28,7 +29,6 @@ from owt_pipeline.stages.fetch.web.addresses import (
     BlockedAddress,
     Rule,
     RuledResolver,
-    is_public,
     parse_rules,
 )
 from owt_pipeline.stages.fetch.web.client import Client

@@ -73,11 +73,13 @@ class PageKind:
       features: the numbers for the model, the same for all blocks of the page.
       is_article: whether the metadata declares an article.
       is_forum: whether the metadata declares a thread, or the URL is one of a forum.
+      descriptions: how the metadata describes the page, often by its first sentences.
     """
 
     features: tuple[float, ...]
     is_article: bool
     is_forum: bool
+    descriptions: tuple[str, ...]
 
 
 def read_page_kind(url: str, metas: Mapping[str, str], head: Head) -> PageKind:
@@ -100,6 +102,7 @@ def read_page_kind(url: str, metas: Mapping[str, str], head: Head) -> PageKind:
         features=(*of_url, *of_types, float(is_dated), float(is_signed)),
         is_article=head.is_article,
         is_forum=head.is_forum or is_forum_url,
+        descriptions=(metas.get("description", ""), metas.get("og:description", "")),
     )
 
 

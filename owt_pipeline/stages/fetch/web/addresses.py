@@ -8,21 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fnmatch
-import functools
 import ipaddress
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from owt_pipeline.errors import UserError
-
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+from owt_pipeline.formats.public_addresses import is_public
 
 AddrInfo = tuple[Any, ...]
 """Family, type, protocol, canonical name and socket address, as by `socket.getaddrinfo`."""
@@ -30,7 +26,6 @@ AddrInfo = tuple[Any, ...]
 NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 """The system's errors for names without an address."""
 
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _RULE = re.compile(
     r"(?P<pattern>[^=\s]+)=(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<address>[^:\s]+))(?::(?P<port>\d{1,5}))?"
 )
@@ -141,45 +136,6 @@ def _parse_rule(text: str) -> Rule:
         raise ValueError(text)
     address = str(ipaddress.ip_address(match["v6"] or match["address"]))
     return Rule(match["pattern"].lower(), address, port)
-
-
-def is_public(ip: IPAddress) -> bool:
-    """Return whether an address is public, by `special_addresses.txt`.
-
-    An IPv6 address that wraps an IPv4 address is judged by that. `ipaddress.is_global` is not
-    asked, since its answer depends on the patch level of Python.
-    """
-    if isinstance(ip, ipaddress.IPv6Address):
-        wrapped = _wrapped_address(ip)
-        if wrapped is not None:
-            return is_public(wrapped)
-    for block, is_reachable in _special_blocks():
-        if ip in block:
-            return is_reachable
-    return True
-
-
-@functools.cache
-def _special_blocks() -> list[tuple[IPNetwork, bool]]:
-    """Return the blocks of `special_addresses.txt`, and whether each is globally reachable.
-
-    Smaller blocks come first, so that the first block with an address is the one that counts.
-    """
-    text = files(__package__).joinpath("special_addresses.txt").read_text("utf-8")
-    blocks: list[tuple[IPNetwork, bool]] = []
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            block, is_reachable, _ = line.split(" ", 2)
-            blocks.append((ipaddress.ip_network(block), {"yes": True, "no": False}[is_reachable]))
-    return sorted(blocks, key=lambda item: -item[0].prefixlen)
-
-
-def _wrapped_address(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that an IPv6 address stands for; None for another one."""
-    if ip in _NAT64:
-        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-    teredo_client = ip.teredo[1] if ip.teredo else None
-    return ip.ipv4_mapped or ip.sixtofour or teredo_client
 
 
 class _Permitted(str):

@@ -1,5 +1,8 @@
-"""Compare corpora by the models that they train: runs of trainer.train, scored on the same texts.
+"""Which of several corpora trains the better model.
 
+    python -m benchmarks.compare RUNS... --eval_text FILES
+
+The runs of `trainer.train` differ only in `--data` and `--seed`, and are scored on the same texts.
 Scores are bits per byte: lower is better. Differences are paired by seed and by text, so that what
 models share cancels out: another seed would have given another model, and other texts would have
 been easier for one model or the other. FineWeb (Penedo et al., 2024) and DCLM (Li et al., 2024)
@@ -8,6 +11,7 @@ chose their filters by such comparisons.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import itertools
 import json
@@ -17,19 +21,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from schemas import SettingsError, option
+from schemas import SettingsError
 from trainer.checkpoint import Record
-from trainer.command_line import read_text, run_command
-from trainer.config import TrainConfig, config_of
+from trainer.command_line import read_text, run_reporting
+from trainer.config import TrainConfig
 from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype, device_of
-from trainer.pretrained import ModelOptions, Pretrained, load_pretrained
+from trainer.pretrained import Pretrained, load_pretrained
 from trainer.tools.evaluate import score_texts
 
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
@@ -38,19 +40,6 @@ _STUDENTS_T = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-_JSON_LINES = (".jsonl", ".ndjson")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareOptions(ModelOptions):
-    """Settings of `trainer.tools.compare`."""
-
-    eval_text: tuple[str, ...] = option(
-        help="texts to score every model on: .jsonl with one text per line, or one plain text",
-        metavar="FILE",
-        is_path=True,
-    )
-    micro_batch: int = option(8, "windows in one forward pass", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -70,53 +59,52 @@ class Score:
 Scores = dict[str, dict[str, dict[int, Score]]]
 
 
-def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
+def scores_of(
+    runs: Sequence[str], eval_text: Sequence[str], *, device: str = "auto", dtype: str = "auto"
+) -> Scores:
     """Return the scores of each run's newest checkpoint, by the names of its data.
 
     Raises SettingsError if two runs do not compare.
     """
-    texts_by_path = {path: read_documents(path) for path in options.eval_text}
-    device = device_of(options.device)
+    texts_by_path = {path: read_documents(path) for path in eval_text}
+    place = device_of(device)
     scores: Scores = {path: defaultdict(dict) for path in texts_by_path}
     records: dict[str, Record] = {}
-    folders = [Path(run).resolve() for run in runs]
-    for run, folder in zip(runs, folders, strict=True):
-        if folders.count(folder) > 1:
-            raise SettingsError(
-                f"{run} is named twice; a run has no difference from itself: name each run once"
-            )
     for run in runs:
-        trained = load_pretrained(run, device, verify_key=options.verify_key, step=options.step)
+        trained = load_pretrained(run, place)
         if not trained.record:
             raise SettingsError(f"{run} is not a run of trainer.train")
-        problem = _find_problem(run, trained.record, records)
-        if problem:
-            raise SettingsError(f"{run} cannot be compared with {runs[0]}: {problem}")
+        check_comparable(run, trained.record, records)
         records[run] = trained.record
-        trained.model.compute_in(compute_dtype(options.dtype, device))
-        corpus = corpus_of(trained.record)
-        seed = seed_of(trained.record)
+        trained.model.compute_in(compute_dtype(dtype, place))
+        seed = trained.record.settings["seed"]
         for path, texts in texts_by_path.items():
-            scores[path][corpus][seed] = score(trained, texts, options.micro_batch)
+            scores[path][corpus_of(trained.record)][seed] = score(trained, texts)
     return scores
 
 
-def _find_problem(run: str, record: Record, earlier: dict[str, Record]) -> str:
-    """Return why a run cannot be compared with earlier ones; "" if it can."""
-    if earlier:
-        setting = differs(next(iter(earlier.values())), record)
-        if setting:
-            return setting
+def check_comparable(run: str, record: Record, earlier: dict[str, Record]) -> None:
+    """Raise SettingsError if a run cannot be compared with those before it."""
     corpus = corpus_of(record)
+    seed = record.settings["seed"]
     for other, other_record in earlier.items():
-        if corpus_of(other_record) != corpus:
+        problem = ""
+        if Path(run).resolve() == Path(other).resolve():
+            raise SettingsError(
+                f"{run} is named twice; a run has no difference from itself: name each run once"
+            )
+        if setting := differs(other_record, record):
+            problem = setting
+        elif corpus_of(other_record) != corpus:
             continue
-        if _digests(other_record) != _digests(record):
-            return f"another corpus is called {corpus}; rename the folder of one, and train there"
-        seed = seed_of(record)
-        if seed_of(other_record) == seed:
-            return f"{other} was trained on the same corpus, {corpus}, with the same seed, {seed}"
-    return ""
+        elif _digests(other_record) != _digests(record):
+            problem = (
+                f"another corpus is called {corpus}; rename the folder of one, and train there"
+            )
+        elif other_record.settings["seed"] == seed:
+            problem = f"both were trained on the same corpus, {corpus}, with the same seed, {seed}"
+        if problem:
+            raise SettingsError(f"{run} cannot be compared with {other}: {problem}")
 
 
 def corpus_of(record: Record) -> str:
@@ -131,16 +119,7 @@ def corpus_of(record: Record) -> str:
     return "+".join(f"{name}={share}" for name, share in zip(names, shares, strict=True))
 
 
-def seed_of(record: Record) -> int:
-    """Return the seed of a run."""
-    return _config_of(record).seed
-
-
-def _config_of(record: Record) -> TrainConfig:
-    return config_of(record.settings, "a run's record")
-
-
-def _digests(record: Record) -> list[Any]:
+def _digests(record: Record) -> list[str]:
     return [entry["digest"] for entry in record.data]
 
 
@@ -149,11 +128,11 @@ def differs(first: Record, second: Record) -> str:
 
     Data and seed may differ.
     """
-    settings = [dataclasses.asdict(_config_of(record)) for record in (first, second)]
     for field in dataclasses.fields(TrainConfig):
         if field.name in ("data", "seed") or not field.metadata["shapes_bytes"]:
             continue
-        old, new = (values[field.name] for values in settings)
+        old = first.settings.get(field.name)
+        new = second.settings.get(field.name)
         if old != new:
             return f"{field.name} is {new}, there {old}"
     if first.step != second.step:
@@ -161,13 +140,13 @@ def differs(first: Record, second: Record) -> str:
     return ""
 
 
-def score(trained: Pretrained, texts: Sequence[str], micro_batch: int) -> Score:
+def score(trained: Pretrained, texts: Sequence[str]) -> Score:
     """Return the model's bits and bytes of each text that its tokenizer can write.
 
     Raises ValueError if it can write none.
     """
     tokenizer = Tokenizer(trained.tokenizer)
-    scores = score_texts(trained.model, tokenizer, texts, trained.eot, micro_batch=micro_batch)
+    scores = score_texts(trained.model, tokenizer, texts, trained.eot)
     return Score(
         bits=[text.nats / math.log(2) for text in scores],
         bytes=[text.num_bytes for text in scores],
@@ -182,7 +161,7 @@ def read_documents(path: str) -> list[str]:
     text = read_text(path, "eval_text")
     if not text.strip():
         raise SettingsError(f"eval_text: {path} is empty")
-    if Path(path).suffix not in _JSON_LINES:
+    if Path(path).suffix not in (".jsonl", ".ndjson"):
         return [text]
     texts = []
     # JSON may contain characters at which splitlines would split.
@@ -304,15 +283,27 @@ def table(scores: Scores) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def print_table(runs: Sequence[str], options: CompareOptions) -> None:
-    """Print the table of the runs' scores."""
-    print(table(scores_of(runs, options)))
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="runs that differ only in --data and --seed"
+    )
+    parser.add_argument(
+        "--eval_text",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="texts to score on: .jsonl with one text per line, or one plain text",
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
+    given = parser.parse_args(arguments)
 
+    def print_table() -> None:
+        scores = scores_of(given.runs, given.eval_text, device=given.device, dtype=given.dtype)
+        print(table(scores))
 
-_ARGUMENTS = {"runs": "folders of runs that differ only in --data and --seed"}
-main = partial(
-    run_command, "trainer.tools.compare", __doc__, _ARGUMENTS, CompareOptions, print_table
-)
+    return run_reporting("benchmarks.compare", print_table)
 
 
 if __name__ == "__main__":
