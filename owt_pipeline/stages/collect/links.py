@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timezone
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
@@ -59,23 +59,6 @@ _COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
 If several columns are for the same value, the first with a value counts. urls/ of a run has
 `posted_url`, `link_sources` and `subreddits`, and the dump of Hacker News has `time`.
 """
-
-# ISO 8601 in the spellings that databases write: any precision, any offset, T and Z in capitals or
-# not, a space in place of T.
-_DATE = re.compile(
-    r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)"
-    r"(?:(?:T| +)(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,]\d+)?)?)?)?"
-    r" *(?:UTC|GMT|Z|([+\-\u2212])(\d\d)(?::?(\d\d)(?::?\d\d)?)?)?(?:\[[\w/+-]+\])?",
-    re.IGNORECASE,
-)
-
-# A date of digits, as in archives: 8 digits are a day, and 12 or 14 a minute or a second, not
-# milliseconds of 1976 or of a year after 2600.
-_COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)?)?", re.ASCII)
-
-# Seconds since 1970 stay below this until the year 5138, and milliseconds have been above it since
-# 1973. So a larger number is in milliseconds, microseconds or nanoseconds.
-_MIN_MILLISECONDS = 10**11
 
 # Some databases write this for null in a column of any type.
 _DATABASE_NULL = r"\N"
@@ -312,43 +295,9 @@ def _is_missing_number(value: Any) -> bool:
 def _seconds(value: Any) -> int | None:
     """Return seconds since 1970 of a number or a date; None for anything else.
 
-    A number may count seconds, milliseconds, microseconds or nanoseconds. A date without a time
-    zone is in UTC.
+    A date without a time zone is in UTC.
     """
-    compact_date = _COMPACT_DATE.fullmatch(str(value)) if isinstance(value, (str, int)) else None
-    if compact_date is not None:
-        seconds = _seconds_of_date(compact_date)
-        is_day = compact_date[4] is None
-        if seconds is not None or is_day:
-            return seconds
-    seconds = integer(value)
-    if seconds is not None:
-        while abs(seconds) >= _MIN_MILLISECONDS:
-            seconds = int(seconds / 1000)
-        return seconds
-    if not isinstance(value, str):
-        return None
-    if date := _DATE.fullmatch(value):
-        return _seconds_of_date(date)
     moment = moment_of(value)
     if moment is None:
         return None
     return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
-
-
-def _seconds_of_date(date: re.Match[str]) -> int | None:
-    """Return seconds since 1970 of a match with a date's parts; None if there is no such date."""
-    parts = [*date.groups(default="0"), "0", "0", "0"]
-    year, month, day, hour, minute, second, sign, hours, minutes = parts[:9]
-    offset = timedelta(hours=int(hours), minutes=int(minutes))
-    try:
-        # A leap second counts as the one before it, as in POSIX.
-        local = datetime(
-            int(year), int(month), int(day), int(hour), int(minute), min(int(second), 59)
-        )
-        if sign in "-\u2212":
-            offset = -offset
-        moment = local - offset
-    except (ValueError, OverflowError):
-        return None
-    return int(moment.replace(tzinfo=timezone.utc).timestamp())

@@ -32,9 +32,7 @@ class Options:
     )
     title_field: str = option("title", "field with the title")
     author_field: str = option("author", "field with the author")
-    date_field: str = option(
-        "date", "field with the date of publication, such as 2019-01-31 or January 31, 2019"
-    )
+    date_field: str = option("date", "field with the date of publication, such as 2019-01-31")
     language_field: str = option("language", "field with the language (ISO 639-1)")
     split_text: str = option(
         "file",

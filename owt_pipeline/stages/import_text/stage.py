@@ -87,8 +87,7 @@ class Import(Stage):
     inputs = ()
     output = "documents"
     options = Options
-    version = 9
-    libraries = ("python-dateutil",)
+    version = 10
     steps = (
         Step(place_group, RECORDS_STEP, keys=_parts_of_groups),
         Step(merge_shard),

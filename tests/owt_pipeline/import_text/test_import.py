@@ -102,7 +102,16 @@ def test_json_lines_are_imported_plain_or_compressed(
 
 
 def test_dates_that_are_not_understood_are_counted(tmp_path: Path) -> None:
-    dates = ["2019-01-31", "Jan 31, 2019", 20190131, "01/02/2019", None, "n/a", "Jan 2019", 43496]
+    dates = [
+        "2019-01-31",
+        "Thu, 31 Jan 2019 12:00:00 GMT",
+        20190131,
+        "01/02/2019",
+        None,
+        "n/a",
+        "Jan 2019",
+        43496,
+    ]
     for name, part in (("a", dates[:4]), ("b", dates[4:])):
         records = [json.dumps({"text": f"text {date}", "day": date}) for date in part]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(records))
