@@ -103,7 +103,6 @@ TIMES = {
     "1 January 2019": None,
     "20191301": None,
     "2019-13-01": None,
-    "0001-01-01T00:00:00+09": None,
     "NULL": None,
     True: None,
 }
