@@ -55,14 +55,11 @@ class Record:
       where: the file and its line (JSON Lines, CSV, text) or row (Parquet), counted from 1.
       fields: the record's fields; None if it cannot be read.
       problem: why it cannot be read.
-      undecodable: names of the fields whose strings are not UTF-8, `a.b` for field b of field a;
-        their values are None.
     """
 
     where: str
     fields: Mapping[str, Any] | None
     problem: str | None = None
-    undecodable: frozenset[str] = frozenset()
 
 
 def names_below_common_folder(paths: Iterable[str]) -> dict[str, str]:
@@ -192,8 +189,6 @@ def _texts_of_records(patterns: Sequence[str], text_field: str, what: str) -> It
     columns = {text_field, text_field.partition(".")[0]}
     for path in find_files(patterns, texts_of_option(what)):
         for record in read_records(path, path, format_of(path), columns=columns):
-            if text_field in record.undecodable:
-                raise UserError(f"{record.where}: not UTF-8 in column {text_field!r}")
             fields = record.fields or {}
             text = field_value(fields, text_field, ...)
             if text is None or isinstance(text, str):
@@ -343,8 +338,8 @@ def _parquet_records(
                     f"{path} has none of the columns {chosen}; it has {', '.join(names)}"
                 )
             rows = parquet_rows(file, present, reads_bytes=columns is not None)
-            for number, (fields, undecodable) in enumerate(rows, start=1):
-                yield Record(f"{name}:{number}", fields, undecodable=undecodable)
+            for number, fields in enumerate(rows, start=1):
+                yield Record(f"{name}:{number}", fields)
         except (pa.ArrowException, OSError) as error:
             raise_unless_damage(error, path)
             raise UserError(f"{path} cannot be read as Parquet: {error}") from error

@@ -153,9 +153,6 @@ def texts_of(uri: str) -> Iterator[list[str]]:
         if kind == "csv" and not number and _n_grams(" ".join(record.fields)):
             # The first row is a record, too: MMLU's files do not name their columns.
             yield list(record.fields)
-        if record.undecodable:
-            columns = ", ".join(sorted(record.undecodable))
-            raise UserError(f"{record.where}: not UTF-8 in column {columns}")
         yield from _texts_in(record.fields)
 
 

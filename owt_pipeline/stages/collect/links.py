@@ -167,11 +167,7 @@ def link_rows(path: str, name: str, times: UnreadDates | None = None) -> Iterato
         if record.fields is None:
             yield _bad_line(line, record.problem)
             continue
-        row = _row_of_fields(line, record.fields, times)
-        undecodable = sorted(name for name in record.undecodable if name.lower() in _URL)
-        if undecodable and row.get("reason") == str(Reason.NO_URL):
-            row = _bad_line(line, f"not UTF-8 in column {', '.join(undecodable)}")
-        yield row
+        yield _row_of_fields(line, record.fields, times)
 
 
 def _format_of(path: str) -> str:

@@ -51,8 +51,6 @@ def place(record: Record, names: Mapping[str, str], unread_dates: UnreadDates) -
     with suppress(BadURL):
         row["url"] = canonical_url(_string(fields, names["url"]) or "")
     text_field = names["text"]
-    if text_field in record.undecodable:
-        return _rejected(row, Reason.BAD_RECORD, f"not UTF-8 in column {text_field}")
     text = field_value(fields, text_field, _ABSENT)
     if text is _ABSENT:
         problem = f"no field '{text_field}'; it has {_names_shown(fields)}"

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.commands.publish import LISTED
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import id_of
 from owt_pipeline.stages.collect.kind import Source, Tally
 from owt_pipeline.stages.collect.links import LinkTable, link_rows
@@ -143,15 +144,12 @@ def test_a_null_of_any_spelling_is_no_score(tmp_path: Path, score: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_binary(), pa.binary_view()])
-def test_a_url_that_is_not_utf8_is_a_bad_line(tmp_path: Path, kind: pa.DataType) -> None:
+def test_a_url_that_is_not_utf8_is_an_error(tmp_path: Path, kind: pa.DataType) -> None:
     urls = pa.array([b"https://a.example/\xff", b"https://b.example/"])
     bad = urls.view(kind) if pa.types.is_string(kind) else urls.cast(kind)
-    titles = pa.array([b"a", b"\xfe"]).view(pa.string())
-    pq.write_table(pa.table({"url": bad, "title": titles}), tmp_path / "a.parquet")
-    first, second = link_rows(str(tmp_path / "a.parquet"), "a")
-    assert (first["reason"], first["note"]) == ("bad_line", "not UTF-8 in column url")
-    # A title is worth less than its row, so it is dropped.
-    assert (second["url"], second["title"]) == ("https://b.example/", None)
+    pq.write_table(pa.table({"url": bad}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"column url, rows 1 to 2: .*; write the column again"):
+        list(link_rows(str(tmp_path / "a.parquet"), "a"))
 
 
 def test_numbers_of_databases_are_scores_and_times(tmp_path: Path) -> None:
