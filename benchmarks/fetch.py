@@ -309,7 +309,7 @@ def measure_loop_micros(urls: Sequence[str]) -> tuple[float, float]:
     )
 
     async def run_client() -> int:
-        client = Fetcher(options, lambda: len(set(hosts)))
+        client = Fetcher(options)
         recorder = DroppingRecorder()
         try:
             await client.fetch_all(rows, recorder, None)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ means something else: `train` is near `train-tokenizer`.
 
 from __future__ import annotations
 
-_TRAIN = "training is a program of its own: `python -m trainer.train CONFIG.toml --data RUN/tokens`"
+_TRAIN = "training is a program of its own: `python -m trainer CONFIG.toml --data RUN/tokens`"
 _RERUN = "run the same command again: it skips what is finished"
 _RUN_FOLDER = "name the folder of the run: `owt run RUN`"
 _WORKERS = "use --workers"
@@ -60,6 +60,7 @@ _ANSWER_BY_FLAG = {
     "language_threshold": "use --min_language_score",
     "learning_rate": _TRAIN,
     "lr": _TRAIN,
+    "max_unanswered_names": "URLs of names without an answer are rejects (dns): use --retry_failed",
     "minhash_threshold": "use --threshold",
     "n_workers": _WORKERS,
     "name": _RUN_FOLDER,

@@ -268,7 +268,7 @@ import runpy, sys
 others = "owt_pipeline apache_beam duckdb lxml orjson tokenizers xxhash zstandard".split()
 # Importing any of these is an error.
 sys.modules |= dict.fromkeys(others)
-runpy.run_module("trainer.train", run_name="__main__")
+runpy.run_module("trainer", run_name="__main__")
 """
 
 

@@ -173,8 +173,8 @@ def _read_entries(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> None:
-    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load.
+def save_huggingface(model: GPT, folder: Path, tokenizer: Path | None, eot: int | None) -> None:
+    """Write a folder that `AutoModelForCausalLM` and, with a tokenizer, `AutoTokenizer` load.
 
     Raises ValueError for a model with parts that transformers' GPT-2 does not have.
     """
@@ -205,6 +205,15 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     theirs.load_state_dict(to_huggingface(model), strict=False, assign=True)
     theirs.tie_weights()
     theirs.save_pretrained(folder)
+    if tokenizer is not None and eot is not None:
+        _save_tokenizer(folder, tokenizer, eot, config.context)
+    # Otherwise only its owner can read the weights.
+    for path in folder.iterdir():
+        shutil.copymode(folder / "config.json", path)
+
+
+def _save_tokenizer(folder: Path, tokenizer: Path, eot: int, context: int) -> None:
+    transformers = _transformers()
     loaded = Tokenizer(tokenizer).loaded
     text = loaded.id_to_token(eot) or "<|endoftext|>"
     transformers.PreTrainedTokenizerFast(
@@ -212,13 +221,10 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
         bos_token=text,
         eos_token=text,
         unk_token=text,
-        model_max_length=config.context,
+        model_max_length=context,
     ).save_pretrained(folder)
     # Again: transformers makes an ordinary token that ends texts a special one.
     loaded.save(str(folder / "tokenizer.json"))
-    # Otherwise only its owner can read the weights.
-    for path in folder.iterdir():
-        shutil.copymode(folder / "config.json", path)
 
 
 def _transformers() -> Any:

@@ -300,7 +300,7 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     if not all(result.manifest.counts.left for result in _stages_of_documents(results)):
         return "\n".join(lines)
     if "tokenize" in finished:
-        words = ["python", "-m", "trainer.train", "--data", workdir.path("tokens")]
+        words = ["python", "-m", "trainer", "--data", workdir.path("tokens")]
         words += ["--out", "gpt2", "--preset", "124M"]
     else:
         names = list(STAGES)

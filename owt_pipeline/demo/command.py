@@ -158,7 +158,7 @@ def train(data: Path, out: Path) -> int:
         return 0
     # An earlier demo may have left a model there.
     shutil.rmtree(out, ignore_errors=True)
-    training = ["trainer.train", "--data", str(data), "--out", str(out), *TRAINING]
+    training = ["trainer", "--data", str(data), "--out", str(out), *TRAINING]
     sampling = ["trainer.tools.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     for words in (training, sampling):
         _say(shlex.join(["python", "-m", *words]))

@@ -31,7 +31,7 @@ the decoder."""
 _BLANKS = " \t\r\v\f"
 
 _STATUS_LINE = re.compile(rb"(?:HTTP(?:/\d(?:\.\d)?)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
-_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]+")
+_CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r\n")
 _TYPES = re.compile(r"""(?:[^,"]|"(?:[^"\\]|\\.)*"?)+""", re.DOTALL)
 _MEDIA_TYPE = re.compile(r"[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _UNKNOWN_TYPES = ("*/*", "unknown/unknown", "application/unknown")
@@ -167,7 +167,7 @@ def decode_body(
     headers = list(headers)
     transfer_codings = header(headers, "transfer-encoding") or ""
     if transfer_codings.rpartition(",")[2].strip().lower() == "chunked":
-        body = _dechunk(body, header(headers, "content-length"))
+        body = _dechunk(body)
     codings = content_codings(headers)
     try:
         return _within(_decoded(body, codings, limit), limit)
@@ -357,48 +357,28 @@ def _split_head(block: bytes) -> tuple[bytes, bytes]:
     raise BadMessage(f"the head of the response does not end within {MAX_HEAD_BYTES:,} bytes")
 
 
-def _dechunk(body: bytes, content_length: str | None) -> bytes:
-    """Return the body of `Transfer-Encoding: chunked`; unchanged if it is not chunked after all.
+def _dechunk(body: bytes) -> bytes:
+    """Return the body of `Transfer-Encoding: chunked`.
 
-    Many crawlers store the body without its chunks, but with this header. Its first line may still
-    look like a chunk's length; then the bytes after it show that it is part of the text.
+    A body that does not begin with a chunk is returned unchanged, since many crawlers store the
+    body without its chunks, but with this header.
     """
-    # A crawler that stores the body without chunks may have put its length there.
-    is_length_of_body = (content_length or "").strip() == str(len(body))
+    head = _CHUNK_HEAD.match(body)
+    if head is None:
+        return body
     pieces: list[bytes] = []
-    at = 0
-    while True:
-        line_end = body.find(b"\n", at)
-        size_text = body[at : max(line_end, at)].split(b";")[0].strip()
-        if not _CHUNK_SIZE.fullmatch(size_text):
-            if not pieces or is_length_of_body:
-                return body
-            raise BadMessage("a chunk of the body has no length")
-        size = int(size_text, 16)
-        start = line_end + 1
+    while head is not None:
+        size = int(head[1], 16)
         if size == 0:
-            is_chunked = pieces or _ends_chunks(body[start:])
-            return b"".join(pieces) if is_chunked else body
-        piece = body[start : start + size]
-        if len(piece) < size:
-            has_lf_line = body[line_end - 1 : line_end] != b"\r"
-            if is_length_of_body or (not pieces and has_lf_line):
-                return body
-            raise CutOff("the last chunk of the body breaks off", b"".join([*pieces, piece]))
-        at = start + size
-        separator = body[at : at + 2]
-        if not pieces and separator and separator != b"\r\n" and separator[:1] != b"\n":
-            return body
-        pieces.append(piece)
-        at += 2 if separator == b"\r\n" else 1
-
-
-def _ends_chunks(trailer: bytes) -> bool:
-    """Return whether bytes may follow the length of the last chunk: trailers and empty lines.
-
-    Some servers send the last chunk of an empty body twice.
-    """
-    return all(b":" in line or line.strip() in (b"", b"0") for line in trailer.split(b"\n"))
+            return b"".join(pieces)
+        end = head.end() + size
+        pieces.append(body[head.end() : end])
+        if len(body) <= end + 2:
+            raise CutOff("the last chunk of the body breaks off", b"".join(pieces))
+        if body[end : end + 2] != b"\r\n":
+            raise BadMessage("a chunk of the body is longer than its length")
+        head = _CHUNK_HEAD.match(body, end + 2)
+    raise BadMessage("a chunk of the body has no length")
 
 
 def _looks_encoded(body: bytes, coding: str) -> bool:

@@ -17,7 +17,7 @@ from tests.servers.s3 import s3_bucket
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.data.remote import Publisher, open_bucket
-from trainer.train import train
+from trainer.loop import train
 
 from .conftest import TINY, flags_of
 

@@ -18,10 +18,10 @@ import pytest
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
+from trainer.__main__ import main
 from trainer.data.remote import open_bucket
 from trainer.data.samplers import Packed
 from trainer.data.shards import ShardError, open_dataset
-from trainer.train import main
 
 SHARDS = 5
 

@@ -143,12 +143,10 @@ class FetchFailure:
     Attributes:
       reason: why.
       detail: the same for a person.
-      unanswered_name: the name about which the resolver gave no answer; "" for other failures.
     """
 
     reason: Reason
     detail: str
-    unanswered_name: str = ""
 
 
 FetchResult = Page | FetchFailure

@@ -151,13 +151,6 @@ class Options:
         "allows 24 lookups a minute",
         minimum=0,
     )
-    max_unanswered_names: float = not_in_key(
-        0.25,
-        "stop if the resolver gives no answer about more names than this share of a shard's hosts: "
-        "it may be down or overloaded; 1 rejects their URLs",
-        minimum=0,
-        maximum=1,
-    )
     retry_failed: bool = not_in_key(
         False,
         "once all URLs have an outcome, retry the URLs that failed temporarily (dns, connect, "

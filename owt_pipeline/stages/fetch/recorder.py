@@ -203,15 +203,23 @@ class CircuitBreaker:
         self._judging = asyncio.Lock()
 
     async def take(
-        self, url_id: int, result: FetchResult | FetchedResponse, started: float, name: str = ""
+        self,
+        url_id: int,
+        result: FetchResult | FetchedResponse,
+        started: float,
+        name: str = "",
+        *,
+        has_response: bool = True,
     ) -> None:
-        """Take the result of a request that began at `started`, in `time.monotonic` seconds.
+        """Take the result of a URL whose work began at `started`, in `time.monotonic` seconds.
 
-        `name` is whose failure it is: by default the URL's. Raises UserError if the run has to
-        stop.
+        `name` is whose failure it is: by default the URL's. `has_response` is whether a response
+        came since `started`: a URL that is rejected without a request shows nothing of the network.
+        Raises UserError if the run has to stop.
         """
         if not isinstance(result, FetchFailure) or not self._is_silent(result):
-            await self.settle(started)
+            if has_response:
+                await self.settle(started)
             await self._recorder.take(url_id, result)
             return
         name = name or str(url_id)
@@ -410,7 +418,11 @@ class ShardLease:
             raise Superseded
 
     def end(self) -> None:
-        """Remove the file, unless it is another lease's."""
+        """Remove the file, unless it is another lease's.
+
+        If another lease takes the file over just now, the file of that lease is removed. That lease
+        holds on, because a missing file does not supersede it.
+        """
         if self._owner() == self.id:
             self._workdir.delete(self._path)
 

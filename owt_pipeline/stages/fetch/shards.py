@@ -270,18 +270,7 @@ class ShardFetcher:
         client = PAGE_SOURCES[source].load_client()
         if source == "commoncrawl":
             return partial(client, options, captures=self._captures)
-        if source == "live":
-            return partial(client, options, count_hosts=partial(self._count_hosts, source))
         return partial(client, options)
-
-    def _count_hosts(self, source: str) -> int:
-        """Return the number of hosts of the URLs that a source is queried for in all rounds."""
-        ids = self.ids
-        order = self._run.options.order
-        for earlier_source in order[: order.index(source)]:
-            ids = ids[~isin_sorted(ids, self.reader(earlier_source).pages)]
-        hosts = self.read_urls(ids, ("url_id", "host"))["host"]
-        return pc.count_distinct(hosts).as_py()
 
     def _missing(self, reader: SegmentReader, ids: np.ndarray) -> np.ndarray:
         """Return the ids without a result of this source or a page of an earlier one."""

@@ -171,7 +171,7 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 11
+    version = 12
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_index_archive, "index", keys=_archive_files),

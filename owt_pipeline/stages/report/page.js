@@ -93,7 +93,7 @@ if (run) {
   document.getElementById("name").textContent = ` of ${run}`;
 }
 
-const FEW = 20;
+const FEW = 10;
 
 for (const table of document.querySelectorAll("table[data-name]")) {
   const titles = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);

@@ -17,10 +17,16 @@ from schemas.settings import to_toml
 Stats = Mapping[str, Any]
 
 # Reasons after the first of a stage are folded if they rejected a smaller share of its rows.
-_MIN_SHARE_SHOWN = 0.001
-_NUM_ALWAYS_SHOWN = 5
+_MIN_SHARE_SHOWN = 0.01
+_NUM_ALWAYS_SHOWN = 3
 
 _MAX_LOSSES = 3
+
+OPEN_SECTIONS = frozenset({"funnel", "webtext", "lengths", "thresholds", "duplicates"})
+"""The sections that are open when the page is opened.
+
+Together with the titles of the folded ones they take about five screens.
+"""
 
 # The page warns if a ratio to OpenWebText's figure is below this, or above its inverse.
 _MIN_RATIO_TO_OPENWEBTEXT = 0.8
@@ -47,6 +53,7 @@ def page(stats: Stats) -> str:
         "settings_toml": settings_toml,
         "numeric_columns": numeric_columns,
         "readable": readable,
+        "only_bar": only_bar,
     }
     environment.globals |= {"raw": _read_file}
     figures = {name: figure for name, figure in stats["figures"].items() if figure["rows"]}
@@ -62,6 +69,7 @@ def page(stats: Stats) -> str:
         stats=stats,
         figures=figures,
         drawn=titles_by_figure,
+        open_sections=OPEN_SECTIONS,
         charts=charts_by_key,
         stages=stages(stats),
         losses=largest_losses(stats),
@@ -183,7 +191,8 @@ def cell(value: Any, column: str) -> str:
         return format_percent(value)
     if column in ("year", "years"):
         return str(value)
-    if isinstance(value, int):
+    # A mean of bytes or milliseconds is a whole number: its digits after the point say nothing.
+    if isinstance(value, int) or column.endswith(("bytes", "milliseconds")):
         return number(value)
     num_digits = 2 if abs(value) < 100 else 1
     return number(value, num_digits)
@@ -225,7 +234,7 @@ def charts(name: str, figure: Stats) -> Iterator[tuple[str, Chart]]:
         shown_rows = rows[:_MAX_LABELS]
         chart: Chart = {
             "title": title,
-            "labels": [str(row[label]) for row in shown_rows],
+            "labels": [_axis_label(row[label], label) for row in shown_rows],
             "series": [],
             "x": x,
             "stacked": "stacked" in kind,
@@ -246,6 +255,26 @@ def charts(name: str, figure: Stats) -> Iterator[tuple[str, Chart]]:
         groups.setdefault(row[group_column], []).append(row)
     for group_number, (title, rows) in enumerate(groups.items()):
         yield f"{name}-{group_number}", draw(title, title, rows)
+
+
+def _axis_label(value: object, column: str) -> str:
+    """Return a value of the axis as text, with thousands separators except in years."""
+    if column in ("year", "years"):
+        return str(value)
+    return re.sub(r"\d{4,}", lambda digits: f"{int(digits[0]):,}", str(value))
+
+
+def only_bar(chart: Chart) -> str:
+    """Return the chart's values as a sentence if it has one bar, which needs no chart; else ""."""
+    if len(chart["labels"]) != 1:
+        return ""
+    values = []
+    for series in chart["series"]:
+        (value,) = series["values"]
+        if value:
+            shown = format_percent(value) if chart["percent"] else number(value)
+            values.append(f"{shown} {series['name']}")
+    return f"{chart['labels'][0]}: {', '.join(values) or 'none'}"
 
 
 def readable(column: str) -> str:

@@ -78,7 +78,7 @@ class Report(Stage):
     kinds = ("data", "rejects")
     output = "report"
     options = Options
-    version = 15
+    version = 16
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --sample_documents 50"

@@ -71,6 +71,25 @@ def test_a_response_meanwhile_lets_the_run_go_on(num_later: int) -> None:
     assert recorder.url_ids == [0, 1, 2, 9, *later_ids]
 
 
+def test_a_url_rejected_without_a_request_ends_no_silence() -> None:
+    recorder = ListRecorder()
+    forbidden = FetchFailure(Reason.ROBOTS, "forbidden by a robots.txt that was read before")
+
+    async def is_network_up() -> bool:
+        return False
+
+    async def run() -> None:
+        breaker = make_breaker(recorder, is_network_up)
+        for url_id in range(MAX_FAILURES - 1):
+            await fail(breaker, url_id)
+            await breaker.take(10 + url_id, forbidden, time.monotonic(), has_response=False)
+        with pytest.raises(UserError, match="3 hosts in a row gave no answer"):
+            await fail(breaker, MAX_FAILURES - 1)
+
+    asyncio.run(run())
+    assert recorder.url_ids == [10, 11]
+
+
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_many_failures_after_a_response_are_judged_anew(comes_back: bool) -> None:
     recorder = ListRecorder()

@@ -20,7 +20,15 @@ from lxml import html
 
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.pipeline import STAGES
-from owt_pipeline.stages.report.page import HINTS, largest_losses, numeric_columns, stages
+from owt_pipeline.stages.report.page import (
+    HINTS,
+    OPEN_SECTIONS,
+    Chart,
+    largest_losses,
+    numeric_columns,
+    only_bar,
+    stages,
+)
 from owt_pipeline.stages.report.tables import figure_names
 from schemas import Reason
 from tests.owt_pipeline.report.test_figures import rows_of
@@ -136,13 +144,13 @@ def test_the_page_draws_in_a_browser_and_nothing_is_cut(
     """A phone shows the first sections, and the others on demand."""
     findings = look_at(small_run / "report" / "index.html", width, dark, tmp_path)
     if width == 390:
-        assert findings["opened"] == list(SECTIONS[:3])
+        assert findings["opened"] == ["funnel", "webtext"]
         assert findings["height"] < 7_000
-        assert findings["afterClick"] == [*SECTIONS[:3], "histograms"]
+        assert findings["afterClick"] == ["funnel", "webtext", "histograms"]
     else:
-        assert findings["opened"] == [
-            name for name in SECTIONS if name not in ("generations", "reserved")
-        ]
+        assert findings["opened"] == [name for name in SECTIONS if name in OPEN_SECTIONS]
+        # Five screens.
+        assert findings["height"] < 4_000
     assert findings["wrong"] == []
     assert findings["plots"] >= 15
     assert findings["requests"] == 0
@@ -174,6 +182,22 @@ def test_a_column_is_aligned_by_its_values_not_by_its_gaps() -> None:
     assert numeric_columns([]) == set()
 
 
+def test_a_chart_with_one_bar_is_a_line() -> None:
+    chart: Chart = {
+        "labels": ["1,000–2,499"],
+        "percent": False,
+        "series": [{"name": "within", "values": [1217]}, {"name": "beyond", "values": [0]}],
+    }
+    assert only_bar(chart) == "1,000–2,499: 1,217 within"
+    assert only_bar({**chart, "labels": ["1", "2"]}) == ""
+    shares = [{"name": "page share", "values": [0.5]}]
+    assert (
+        only_bar({**chart, "percent": True, "series": shares}) == "1,000–2,499: 50.0 % page share"
+    )
+    empty = [{"name": "within", "values": [None]}]
+    assert only_bar({**chart, "series": empty}) == "1,000–2,499: none"
+
+
 def test_rare_reasons_are_folded(stats: dict[str, Any]) -> None:
     (collect,) = (stage for stage in stats["funnel"] if stage["dataset"] == "urls")
     rows = [
@@ -181,8 +205,8 @@ def test_rare_reasons_are_folded(stats: dict[str, Any]) -> None:
         for k in range(9)
     ]
     (folded,) = stages({**stats, "funnel": [{**collect, "rejected": rows}]})
-    assert [row["reason"] for row in folded["rejected"]] == ["r0", "r1", "r2", "r3", "r4"]
-    assert [row["reason"] for row in folded["rare"]] == ["r5", "r6", "r7", "r8"]
+    assert [row["reason"] for row in folded["rejected"]] == ["r0", "r1", "r2"]
+    assert [row["reason"] for row in folded["rare"]] == ["r3", "r4", "r5", "r6", "r7", "r8"]
 
 
 SCRIPT = "</script><script>window.acted = 1</script>"

@@ -143,19 +143,13 @@ class _Permitted(str):
 
 
 class RuledResolver(AbstractResolver):
-    """The system's resolver, after the rules of `addresses`.
-
-    Attributes:
-      unanswered_names: the names about which it gave no answer at the last lookup. That a name does
-        not exist is an answer.
-    """
+    """The system's resolver, after the rules of `addresses`."""
 
     def __init__(self, addresses: Addresses, seconds: float):
         """Return a resolver that waits `seconds` for a response."""
         self._addresses = addresses
         self._seconds = seconds
         self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="dns")
-        self.unanswered_names: set[str] = set()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -166,13 +160,7 @@ class RuledResolver(AbstractResolver):
         """
         if (rule := self._addresses.rule(host)) is not None:
             return [_result(host, _Permitted(rule.address), rule.port or port)]
-        self.unanswered_names.discard(host)
-        try:
-            infos = await self._look_up(host, port, family)
-        except OSError as error:
-            if error.errno not in NO_SUCH_NAME:
-                self.unanswered_names.add(host)
-            raise
+        infos = await self._look_up(host, port, family)
         return [_result(host, str(info[4][0]), port) for info in infos]
 
     async def _look_up(self, host: str, port: int, family: socket.AddressFamily) -> list[AddrInfo]:

@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -30,7 +30,6 @@ from owt_pipeline.stages.fetch.web.failures import (
     failure_of,
     os_text,
 )
-from owt_pipeline.stages.fetch.web.framing import Connector
 from owt_pipeline.stages.fetch.web.politeness import Gate, RequestError
 from schemas import Reason
 
@@ -56,8 +55,6 @@ _KEEP_ALIVE_SECONDS = 3
 _HOSTS_PER_CONNECTION = 4
 _OTHER_HOSTS = 1000
 
-_OF_TRANSFER = (b"transfer-encoding", b"content-length")
-
 Stop = Callable[[int, Headers], bool]
 """Given status and headers, whether the body need not be read."""
 
@@ -74,6 +71,12 @@ class _Response(aiohttp.ClientResponse):
         exchange = _exchange.get()
         exchange.gate.begin()
         exchange.is_sent = True
+        # It is None if the connection has been lost, and then `start` raises an error.
+        if closed := connection.protocol.closed:
+            exchange.closed = closed
+            # The error of a connection that waits for its next request belongs to no request.
+            closed.remove_done_callback(_ignore_error)
+            closed.add_done_callback(_ignore_error)
         exchange.address = (connection.transport.get_extra_info("peername") or ("",))[0]
         try:
             await super().start(connection)
@@ -108,7 +111,7 @@ class Client:
         self._proxies = urllib.request.getproxies_environment()
 
     def _new_session(self) -> aiohttp.ClientSession:
-        connector = Connector(
+        connector = aiohttp.TCPConnector(
             limit=0,
             keepalive_timeout=_KEEP_ALIVE_SECONDS + 2 * self._options.host_delay,
             resolver=self._resolver,
@@ -127,9 +130,18 @@ class Client:
             max_headers=MAX_HEADERS,
         )
 
-    def has_no_answer(self, host: str) -> bool:
-        """Return whether the resolver gave no answer at the last lookup of a host's name."""
-        return host in self._resolver.unanswered_names
+    async def look_up(self, url: URL) -> None:
+        """Ask the resolver for the name of a host, although its address may still be known.
+
+        The resolver of a proxy is not asked. Raises RequestError without an address.
+        """
+        host = url.raw_host or ""
+        if self._route(url.scheme, host, url.port or 0) is not None:
+            return
+        try:
+            await self._resolver.resolve(host)
+        except OSError as error:
+            raise RequestError(Reason.DNS, os_text(error)) from error
 
     async def close(self) -> None:
         await self._session.close()
@@ -292,7 +304,7 @@ async def _receive(
             length = messages.header(headers, "content-length") or ""
             if length.isdecimal() and int(length) > max_bytes and not cut:
                 raise TooLarge(f"Content-Length: {int(length):,}, more than {max_bytes:,} bytes")
-            body, is_truncated = await _read_body(response.content, max_bytes, cut)
+            body, is_truncated = await _read_body(response, exchange, max_bytes, cut)
         return HttpResponse(
             str(url),
             response.status,
@@ -311,22 +323,56 @@ async def _receive(
 def _raw_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
     """Return the headers for the record, which describe its body.
 
-    Without its transfer encoding, a body has another length, so the names of these headers change.
+    The body is recorded without its transfer encoding, so the name of this header changes.
     """
-    raw_headers = [(name, value.strip()) for name, value in response.raw_headers]
-    if not any(name.lower() == b"transfer-encoding" for name, _ in raw_headers):
-        return raw_headers
-    renamed = []
-    for name, value in raw_headers:
-        prefix = b"X-Crawler-" if name.lower() in _OF_TRANSFER else b""
-        renamed.append((prefix + name, value))
-    return renamed
+    raw_headers = []
+    for name, value in response.raw_headers:
+        if name.lower() == b"transfer-encoding":
+            name = b"X-Crawler-" + name
+        raw_headers.append((name, value.strip()))
+    return raw_headers
 
 
 async def _read_body(
-    content: aiohttp.StreamReader, max_bytes: int, cut: bool
+    response: aiohttp.ClientResponse, exchange: Exchange, max_bytes: int, cut: bool
 ) -> tuple[bytes, bool]:
     """Return a body, and whether it was cut at `max_bytes`; raises TooLarge without `cut`."""
+    end_body = partial(_end_body, response)
+    closed = exchange.closed
+    closed.add_done_callback(end_body)
+    try:
+        # A future that is done calls back only later.
+        if closed.done():
+            end_body(closed)
+        body = await _read_content(response.content, max_bytes, cut)
+    finally:
+        closed.remove_done_callback(end_body)
+    if error := response.content.exception():
+        raise error
+    return body
+
+
+def _end_body(response: aiohttp.ClientResponse, closed: asyncio.Future[None]) -> None:
+    """End a body with an error if its connection was lost within it.
+
+    aiohttp lets a body wait for the time limit after damaged chunks. If a body ends with the
+    connection, aiohttp takes it for complete although the connection was broken.
+    """
+    content = response.content
+    error = closed.exception()
+    has_end = "Content-Length" in response.headers or "Transfer-Encoding" in response.headers
+    is_broken = error is not None and not has_end
+    if content.exception() is None and (is_broken or not content.is_eof()):
+        content.set_exception(aiohttp.ClientPayloadError("the connection was broken"))
+
+
+def _ignore_error(closed: asyncio.Future[None]) -> None:
+    closed.exception()
+
+
+async def _read_content(
+    content: aiohttp.StreamReader, max_bytes: int, cut: bool
+) -> tuple[bytes, bool]:
     pieces = []
     num_left = max_bytes
     while piece := await content.readany():

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 from yarl import URL
@@ -31,6 +31,7 @@ class Exchange:
       is_fresh: whether a connection was opened for it.
       blocked: why an address of the name must not be connected to.
       address: the server's.
+      closed: done once the connection has ended, with the error that it ended with.
     """
 
     gate: Gate
@@ -42,6 +43,7 @@ class Exchange:
     is_fresh: bool = False
     blocked: BlockedAddress | None = None
     address: str = ""
+    closed: asyncio.Future[None] = field(init=False)
 
 
 def check_proxy(status: int, headers: Headers) -> None:

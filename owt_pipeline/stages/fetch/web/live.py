@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ from owt_pipeline.stages.fetch.answers import (
 )
 from owt_pipeline.stages.fetch.recorder import CircuitBreaker, Recorder
 from owt_pipeline.stages.fetch.web.client import Client
-from owt_pipeline.stages.fetch.web.names import UnansweredNames
 from owt_pipeline.stages.fetch.web.politeness import (
     Gate,
     RequestError,
@@ -89,20 +89,20 @@ class Fetcher:
 
     columns: ClassVar[Sequence[str]] = ("url_id", "posted_url", "host")
 
-    def __init__(self, options: Options, count_hosts: Callable[[], int]):
-        """Return a client; `count_hosts` returns how many hosts the URLs of the shard have."""
+    def __init__(self, options: Options):
         self.options = options
-        self._count_hosts = count_hosts
         self.client = Client(options)
         self.gates: dict[str, Gate] = defaultdict(
             partial(Gate, options.host_delay, 1, HOST_FAILURES)
         )
         self._num_retries = RETRIES
         self._agent = robots_token(options.user_agent)
-        self._robots = RobotsCache(self._get_robots, self.client.num_remembered, self._agent)
+        self._robots = RobotsCache(self._get_robots, self.client.num_remembered)
         # A URL of each host that responded, the latest at the end. Origins are made of few of them.
         self._alive: OrderedDict[str, URL] = OrderedDict()
         self._has_seen_network = False
+        # When the last response came, in `time.monotonic` seconds.
+        self._last_response = -math.inf
 
     async def close(self) -> None:
         await self.client.close()
@@ -116,13 +116,10 @@ class Fetcher:
         a host's URLs are fetched in the order of the rows. With all hosts open, a large crawl would
         return to each so late that its robots.txt, address and connection would no longer be kept.
         """
-        names = None
         if recorder.is_last_try:
             self._allow_last_requests()
-            max_share = self.options.max_unanswered_names
-            names = UnansweredNames(recorder, max_share, self._count_hosts)
         breaker = CircuitBreaker(
-            names or recorder,
+            recorder,
             OUTAGE_HOSTS,
             _is_silent,
             "hosts in a row gave no answer",
@@ -146,12 +143,13 @@ class Fetcher:
             for row in rows.tolist():
                 started = time.monotonic()
                 result = await self._fetch(posted_urls[row].as_py())
-                await breaker.take(int(url_ids[row]), result, started, name=name)
+                has_response = self._last_response >= started
+                await breaker.take(
+                    int(url_ids[row]), result, started, name=name, has_response=has_response
+                )
 
         await for_each(fetch_host, hosts, self.options.connections)
         await breaker.settle()
-        if names is not None:
-            await names.settle()
 
     async def _fetch(self, posted_url: str) -> FetchedResponse | FetchFailure:
         """Return the final response for a URL as it was posted, or why there is none."""
@@ -162,13 +160,7 @@ class Fetcher:
         try:
             return await self._follow(url)
         except RequestError as error:
-            return FetchFailure(error.reason, error.detail, self._unanswered_name(url, error))
-
-    def _unanswered_name(self, url: URL, error: RequestError) -> str:
-        """Return the host of a URL if the resolver gave no answer about it; "" otherwise."""
-        host = url.raw_host or ""
-        has_no_answer = error.reason == Reason.DNS and self.client.has_no_answer(host)
-        return host if has_no_answer else ""
+            return FetchFailure(error.reason, error.detail)
 
     def _allow_last_requests(self) -> None:
         """Retry no request from now on.
@@ -183,6 +175,7 @@ class Fetcher:
 
     def _mark_alive(self, url: URL) -> None:
         """Note that the host of a URL has responded."""
+        self._last_response = time.monotonic()
         host = url.raw_host or ""
         self._alive[host] = url
         self._alive.move_to_end(host)
@@ -206,6 +199,7 @@ class Fetcher:
         gate = self.gates[robots.raw_host or ""]
         try:
             async with gate:
+                await self.client.look_up(robots)
                 await self.client.get(robots, lambda *_: True, gate, encoded=True, cut=True)
         except RequestError as error:
             return error.is_response
@@ -232,7 +226,7 @@ class Fetcher:
                     raise
                 reason = Reason.BAD_REDIRECT if error.reason == Reason.BAD_URL else error.reason
                 detail = f"redirected to {url}: {error.detail}"
-                return FetchFailure(reason, detail, self._unanswered_name(url, error))
+                return FetchFailure(reason, detail)
             ms += response.ms
             if response.status not in REDIRECTS:
                 max_bytes = self.options.max_page_bytes

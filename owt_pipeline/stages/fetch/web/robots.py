@@ -29,11 +29,9 @@ _MAX_AGE_SECONDS = 24 * 3600.0
 
 _COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGNORECASE).match
 
-# A line as Protego reads it, with or without its hyphen and its colon.
-_AGENT_LINE = re.compile(r"(\s*user[- ]?agent(?:\s*:|\s)\s*)(.*)", re.IGNORECASE).match
-_EVERY_AGENT = re.compile(r"\*(?:\s|$)").match
-_PRODUCT = re.compile(r"[\w.-]*").match
-_NOBODY = "/"
+# Only CR and LF end a line (RFC 9309, 2.2), and `str.splitlines`, which Protego calls, ends one at
+# these characters also.
+_BLANK_BY_OTHER_LINE_END = str.maketrans(dict.fromkeys("\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "))
 
 MAX_CRAWL_DELAY = 60.0
 """A longer Crawl-delay is cut to this many seconds."""
@@ -88,11 +86,10 @@ class RobotsCache:
     If there are too many, the robots.txt that has not been used for the longest time is dropped.
     """
 
-    def __init__(self, get: Get, max_origins: int, agent: str):
-        """Return a cache of the robots.txt of `max_origins`; `agent` is our name in them."""
+    def __init__(self, get: Get, max_origins: int):
+        """Return a cache of the robots.txt of `max_origins`."""
         self._get = get
         self._max_origins = max_origins
-        self._agent = agent
         self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
 
     def forget_bans(self) -> None:
@@ -106,7 +103,7 @@ class RobotsCache:
         origin: Origin = (url.scheme, url.raw_host, url.port)
         task = self._tasks.get(origin)
         if task is None or _is_outdated(task):
-            task = asyncio.ensure_future(read_robots(url.origin(), self._get, self._agent))
+            task = asyncio.ensure_future(read_robots(url.origin(), self._get))
             self._tasks[origin] = task
             if len(self._tasks) > self._max_origins:
                 self._tasks.popitem(last=False)
@@ -119,35 +116,14 @@ def _is_outdated(task: asyncio.Task[Robots]) -> bool:
     return task.done() and time.monotonic() - task.result().read_at > _MAX_AGE_SECONDS
 
 
-def naming(agent: str, text: str) -> str:
-    """Return a robots.txt in which the lines that name `agent` have its name and nothing else.
-
-    In `User-agent: my-corpus/1.0 (news)`, the product's name counts, and all of it
-    (RFC 9309, 2.2.1). Protego compares the complete line, and takes `my` for `my-corpus`, so lines
-    that name others get a name that no crawler has.
-    """
-    lines = []
-    for line in text.splitlines():
-        match = _AGENT_LINE(line)
-        if match is not None:
-            line = f"{match[1]}{_name_for(agent, match[2])}"
-        lines.append(line)
-    return "\n".join(lines)
+def parse_robots(body: bytes) -> Protego:
+    """Return the rules of a robots.txt, as Protego reads its lines."""
+    text = body.decode("utf-8", "replace").removeprefix("\ufeff")
+    return Protego.parse(text.translate(_BLANK_BY_OTHER_LINE_END))
 
 
-def _name_for(agent: str, value: str) -> str:
-    """Return `agent` if the value of a line names it, `*` if it means every crawler."""
-    value = value.partition("#")[0].strip().lower()
-    if not value or _EVERY_AGENT(value):
-        return value[:1]
-    products = [robots_token(part.strip()) for part in (value, *value.split(","))]
-    our_name = agent.lower()
-    is_named = any(product == our_name or _PRODUCT(product)[0] == our_name for product in products)  # type: ignore[index]
-    return agent if is_named else _NOBODY
-
-
-async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
-    """Return the robots.txt of `origin`, whose lines for `agent` name it exactly.
+async def read_robots(origin: URL, get: Get) -> Robots:
+    """Return the robots.txt of `origin`.
 
     By RFC 9309, a missing file (4xx) allows everything, and a file that cannot be read allows
     nothing. If the host itself cannot be reached or responds with 429, the ban has that reason
@@ -178,6 +154,5 @@ async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
             return Robots(ban=ban, read_at=read_at)
         if not 200 <= response.status < 300:
             break
-        text = response.body.decode("utf-8", "replace").removeprefix("\ufeff")
-        return Robots(Protego.parse(naming(agent, text)), read_at=read_at)
+        return Robots(parse_robots(response.body), read_at=read_at)
     return Robots(read_at=read_at)

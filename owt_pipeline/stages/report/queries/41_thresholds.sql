@@ -15,4 +15,4 @@ select
 from limited join signals using (signal)
 where value is not null
 group by signal, kind, threshold
-order by signal, kind desc;
+order by documents desc, signal, kind desc;
