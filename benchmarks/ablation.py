@@ -6,7 +6,7 @@ Six corpora are made from the same pages by `owt run`: two extractors, ours and 
 with no filter, with `lines`, and with `fineweb`. Only these two settings differ. The pages are
 WCXB's and trafilatura's labelled sets (`$OWT_TESTDATA/web`) without those of every fifth host.
 
-`trainer.train` trains a model of 0.8 million parameters on bytes of each corpus, with several
+`python -m trainer` trains a model of 0.8 million parameters on bytes of each corpus, with several
 seeds. `benchmarks/compare.py` scores them on the first 400 characters of main texts that people
 marked: WCXB's pages of the hosts left out, and Mozilla Readability's pages. Only English texts are
 taken, and `owt run --decontaminate` removes documents that share 13 words in a row with them. Our

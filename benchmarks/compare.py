@@ -2,7 +2,7 @@
 
     python -m benchmarks.compare RUNS... --eval_text FILES
 
-The runs of `trainer.train` differ only in `--data` and `--seed`, and are scored on the same texts.
+The runs of the trainer differ only in `--data` and `--seed`, and are scored on the same texts.
 Scores are bits per byte: lower is better. Differences are paired by seed and by text, so that what
 models share cancels out: another seed would have given another model, and other texts would have
 been easier for one model or the other. FineWeb (Penedo et al., 2024) and DCLM (Li et al., 2024)
@@ -73,7 +73,7 @@ def scores_of(
     for run in runs:
         trained = load_pretrained(run, place)
         if not trained.record:
-            raise SettingsError(f"{run} is not a run of trainer.train")
+            raise SettingsError(f"{run} is not a run of the trainer")
         check_comparable(run, trained.record, records)
         records[run] = trained.record
         trained.model.compute_in(compute_dtype(dtype, place))

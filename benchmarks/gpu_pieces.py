@@ -32,12 +32,12 @@ CURVE_SECONDS = 180
 Result = dict[str, Any]
 Measurement = Callable[["Check"], Result]
 
-TRAIN = ("-m", "trainer.train")
+TRAIN = ("-m", "trainer")
 SPEEDRUN = (*TRAIN, "presets/speedrun.toml")
 DETERMINISTIC = (
     "-c",
     "import sys, torch; torch.use_deterministic_algorithms(True); "
-    "from trainer.train import main; sys.exit(main(sys.argv[1:]))",
+    "from trainer.__main__ import main; sys.exit(main(sys.argv[1:]))",
 )
 # Writes how long each save kept the loop waiting, in seconds, to waits.json in the run's folder.
 TIMING_SAVES = """

@@ -37,7 +37,7 @@ from torch import nn
 from trainer_flags import flags_of
 
 from trainer.model import GPT, preset
-from trainer.optimizers import make_optimizers
+from trainer.optim import make_optimizers
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MIN_TIMES_TRANSFORMERS = 1.1
@@ -224,7 +224,7 @@ def our_characters(
         device="cpu",
     )
     start = time.perf_counter()
-    command = [sys.executable, "-m", "trainer.train", *flags, *arguments.flags]
+    command = [sys.executable, "-m", "trainer", *flags, *arguments.flags]
     subprocess.run(command, check=True, cwd=REPOSITORY)
     seconds = time.perf_counter() - start
     # There are fewer windows than this: all of them are taken.

@@ -7,7 +7,7 @@ TINY = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 256}
 
 
 def flags_of(**settings: object) -> list[str]:
-    """Return settings as flags of `trainer.train`: `--width 32`, or `--no_compile` for False."""
+    """Return settings as the trainer's flags: `--width 32`, or `--no_compile` for False."""
     flags = []
     for name, value in settings.items():
         if value is True:

@@ -116,7 +116,7 @@ def params() -> dict[str, Param]:
             None, type=["null", "string"], description="folder of the model to train on the tokens"
         ),
         "train_flags": Param(
-            {}, type="object", description='flags of trainer.train, by name: {"preset": "tiny"}'
+            {}, type="object", description='flags of the trainer, by name: {"preset": "tiny"}'
         ),
     }
 
@@ -212,7 +212,7 @@ def train(params: dict[str, Any]) -> list[str] | None:
         return None
     tokens = f"{params['run'].rstrip('/')}/tokens"
     train_flags = {"data": tokens, "out": params["model"], **params["train_flags"]}
-    return ["trainer.train", *flags(train_flags)]
+    return ["trainer", *flags(train_flags)]
 
 
 with DAG(

@@ -23,10 +23,10 @@ DOCS = Path(__file__).resolve().parent
 _CHAIN = tuple(STAGES.values())
 PAGES = (*_CHAIN[:3], IMPORT, *_CHAIN[3:])
 TRAINER = {
-    "train": TrainConfig,
-    "tools.sample": SampleOptions,
-    "tools.evaluate": EvaluateOptions,
-    "tools.export": ExportOptions,
+    "trainer": TrainConfig,
+    "trainer.tools.sample": SampleOptions,
+    "trainer.tools.evaluate": EvaluateOptions,
+    "trainer.tools.export": ExportOptions,
 }
 
 # The names to import in a notebook, by subject.
@@ -73,12 +73,12 @@ def options_of_stage(stage: Stage) -> str:
 
 
 def options_of_trainer(program: str, options: type) -> str:
-    """Return the page of the options of `python -m trainer.NAME`."""
-    introduction = f"`python -m trainer.{program} --help` prints these options."
-    if program == "train":
+    """Return the page of the options of `python -m PROGRAM`."""
+    introduction = f"`python -m {program} --help` prints these options."
+    if program == "trainer":
         introduction += " In CONFIG.toml, they are in the table `[train]`."
     introduction += " [Training](../training.md) explains them."
-    return f"# trainer.{program}\n\n{introduction}\n\n{_table(options)}"
+    return f"# {program}\n\n{introduction}\n\n{_table(options)}"
 
 
 def api() -> str:
@@ -162,7 +162,7 @@ def _first_sentence(text: str) -> str:
 
 def _page(program: str) -> str:
     """Return the name of the page of a program of the trainer."""
-    return f"trainer-{program.rpartition('.')[2]}"
+    return program.replace(".tools.", "-")
 
 
 def main() -> None:
@@ -174,7 +174,7 @@ def main() -> None:
     index = INDEX + "".join(
         f"| [{stage.name}]({stage.name}.md) | {_first_sentence(stage.help)} |\n" for stage in PAGES
     )
-    index += "".join(f"| [python -m trainer.{name}]({_page(name)}.md) | |\n" for name in TRAINER)
+    index += "".join(f"| [python -m {name}]({_page(name)}.md) | |\n" for name in TRAINER)
     toctree = "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
     (folder / "index.md").write_text(index + toctree, encoding="utf-8")
     for name, text in pages.items():

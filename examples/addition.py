@@ -27,7 +27,12 @@ def main(steps: int = 1500) -> int:
     training = pairs[200:]
     model = GPT(preset("tiny", vocab_size=10, context=6, n_layer=2, n_head=4, width=64))
     config = TrainConfig(
-        data=(), out="", preset="tiny", learning_rate=2e-3, max_steps=steps, warmup_steps=50
+        data=(),
+        out="",
+        preset="tiny",
+        learning_rate=2e-3,
+        max_steps=steps,
+        warmup_steps=min(50, steps),
     )
     config = config.resolved(steps)
     (optimizer,) = model.configure_optimizers(config)

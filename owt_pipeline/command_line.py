@@ -27,6 +27,7 @@ from owt_pipeline.errors import (
     UserError,
     explain_os_error,
     is_out_of_memory,
+    settings_argument,
     without_traceback,
 )
 from schemas.settings import ExitCode
@@ -141,6 +142,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     # `configure_output` may change this. Not every command has its flags.
     logger.setLevel(logging.WARNING)
+    settings_argument.set(None)
     try:
         code = interruptible(command)
         sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+from contextvars import ContextVar
 
 from schemas.settings import ExitCode
 
@@ -46,9 +47,20 @@ class LedgerError(Exception):
     """A stage lost or invented a row: always a bug of ours, never of the input."""
 
 
+# The path of the settings file that the command line names besides RUN; None without one.
+settings_argument: ContextVar[str | None] = ContextVar("settings_argument", default=None)
+
+
 def command(*words: object) -> str:
-    """Return a command line that can be pasted into a shell, in backticks for a message."""
-    return f"`{shlex.join(map(str, words))}`"
+    """Return a command line that can be pasted into a shell, in backticks for a message.
+
+    `owt run RUN` and `owt import RUN` get the settings file that this command was given.
+    """
+    parts = list(map(str, words))
+    path = settings_argument.get()
+    if path is not None and parts[:2] in (["owt", "run"], ["owt", "import"]):
+        parts.insert(3, path)
+    return f"`{shlex.join(parts)}`"
 
 
 def without_traceback(text: str) -> str:

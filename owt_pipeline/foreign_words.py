@@ -7,7 +7,7 @@ means something else: `train` is near `train-tokenizer`.
 
 from __future__ import annotations
 
-_TRAIN = "training is a program of its own: `python -m trainer.train CONFIG.toml --data RUN/tokens`"
+_TRAIN = "training is a program of its own: `python -m trainer CONFIG.toml --data RUN/tokens`"
 _RERUN = "run the same command again: it skips what is finished"
 _RUN_FOLDER = "name the folder of the run: `owt run RUN`"
 _WORKERS = "use --workers"

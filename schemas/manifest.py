@@ -10,6 +10,7 @@ the first:
     ledger/NAME/files-91c0d2aa.parquet          the dataset's list of files, one row per file
     ledger/NAME/rejects/part-00007-….parquet    one row for each id that did not leave the stage
     ledger/STAGE/records/00007-5e884898….json   the record of a shard that is made
+    ledger/takedowns/1f2e3d4c….parquet          the documents that `owt forget` has removed
 
 Documents end in a checksum, so that any changed byte is noticed. The trainer reads the root with
 `json`, without this module.
@@ -235,7 +236,8 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
       generations: the sources that were added to the run, in order.
       rounds: how often the failed or lost URLs of a shard of `pages/` were requested again, by
         shard.
-      takedowns: path of the list of documents to forget, named by its content; empty without one.
+      takedowns: names of the files of takedowns that the run has seen, sorted. A name without a
+        file stops the run.
       datasets: the finished datasets, by name.
       schema_version: version of all schemas.
     """
@@ -244,7 +246,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     generations: list[Generation] = []
     rounds: dict[str, int] = {}
-    takedowns: str = ""
+    takedowns: list[str] = []
     datasets: dict[str, Manifest] = {}
     schema_version: int = SCHEMA_VERSION
 

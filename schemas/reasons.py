@@ -135,7 +135,7 @@ class Reason(str, Enum):
     FORGOTTEN = (
         "forgotten",
         "export",
-        "taken down: the run's list of forgotten documents names it (owt forget)",
+        "taken down: a request names it, or it repeats a text that was taken down (owt forget)",
     )
     EXACT_DUPLICATE = (
         "exact_duplicate",

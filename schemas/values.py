@@ -33,7 +33,9 @@ class SettingsError(ValueError):
 
 
 class FieldType(NamedTuple):
-    """The type of a field, in parts: `tuple[str, ...] | None` is a str, repeated, optional."""
+    """The type of a field, in parts: `tuple[str, ...] | None` is a str, repeated, optional.
+
+    A `Sequence[str]` is one, too: the value is a tuple, and a caller may give a list."""
 
     scalar: type
     is_repeated: bool
@@ -48,7 +50,7 @@ def parts_of(kind: Any) -> FieldType:
         members = typing.get_args(kind)
         is_optional = type(None) in members
         (kind,) = (member for member in members if member is not type(None))
-    if typing.get_origin(kind) is tuple:
+    if typing.get_origin(kind) in (tuple, Sequence):
         return FieldType(typing.get_args(kind)[0], True, is_optional)
     return FieldType(kind, False, is_optional)
 

@@ -1,6 +1,6 @@
 """GPT-2 on token shards.
 
-    from trainer import GPT, preset, TrainConfig, train, open_corpora, Loader, write_shards
+    from trainer import GPT, Loader, Tokenizer, TrainConfig, open_corpora, train, write_shards
 
 The import is light: a name is loaded when it is first used. `export_tokens` and `documents` of
 `trainer.data` run without torch.
@@ -11,20 +11,46 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from trainer.config import TrainConfig
+    from trainer.data.corpora import open_corpora
+    from trainer.data.loader import Loader
+    from trainer.data.shard_writer import write_shards
+    from trainer.data.text import Tokenizer
+    from trainer.loop import Step, TrainResult, train
+    from trainer.model import GPT
+    from trainer.shape import ModelConfig, preset
+
+__all__ = [
+    "GPT",
+    "Loader",
+    "ModelConfig",
+    "Step",
+    "Tokenizer",
+    "TrainConfig",
+    "TrainResult",
+    "open_corpora",
+    "preset",
+    "train",
+    "write_shards",
+]
 # The module of each name.
 _MODULES = {
     "GPT": "model",
-    "preset": "shape",
-    "TrainConfig": "config",
-    "train": "train",
-    "open_corpora": "data.corpora",
     "Loader": "data.loader",
+    "ModelConfig": "shape",
+    "Step": "loop",
+    "Tokenizer": "data.text",
+    "TrainConfig": "config",
+    "TrainResult": "loop",
+    "open_corpora": "data.corpora",
+    "preset": "shape",
+    "train": "loop",
     "write_shards": "data.shard_writer",
 }
 _WITHOUT_TORCH = ("trainer.data.export_tokens", "trainer.data.documents")
-__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
@@ -37,8 +63,12 @@ def __getattr__(name: str) -> Any:
         if error.name not in ("torch", "safetensors"):
             raise
         raise _needs_torch() from None
-    # The module `trainer.train` can be called as its function.
-    return module if name == "train" else getattr(module, name)
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """Return the names to complete, also those that are not loaded yet."""
+    return sorted({*globals(), *__all__})
 
 
 def _needs_torch() -> ImportError:
@@ -52,6 +82,8 @@ def _needs_torch() -> ImportError:
 # Python imports the package while it looks for the module of `python -m`. It prints an ImportError
 # with the package's own name as one line, without a traceback.
 _is_command = sys.argv[:1] == ["-m"]
-_is_light = any(argument.removeprefix("-m") in _WITHOUT_TORCH for argument in sys.orig_argv)
-if _is_command and not _is_light and find_spec("torch") is None:
+_commands = {argument.removeprefix("-m") for argument in sys.orig_argv}
+if _is_command and "trainer.train" in _commands:
+    raise ImportError("the command is `python -m trainer`", name=__name__)
+if _is_command and not _commands.intersection(_WITHOUT_TORCH) and find_spec("torch") is None:
     raise _needs_torch()

@@ -6,6 +6,7 @@
         tokenizer.json
         checkpoint.json         the record, written last
     RUN/newest                  the newest one's name, so that its loss is noticed
+    RUN/metrics.jsonl           a record of each step, some with a validation loss
 
 Generators of random numbers have no state to save: training seeds them each step from (seed, step,
 rank).
@@ -30,6 +31,7 @@ from typing import Any
 import numpy
 import pyarrow
 
+from schemas import SettingsError
 from trainer.command_line import note
 
 # Without torch, records can still be read.
@@ -37,8 +39,7 @@ with suppress(ImportError):
     import safetensors
     import torch
     from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
-    from torch import nn
+    from safetensors.torch import save_file
 
 RECORD = "checkpoint.json"
 WEIGHTS = "model.safetensors"
@@ -47,6 +48,7 @@ TOKENIZER = "tokenizer.json"
 FORMAT = 4
 NUM_KEPT = 3  # newest checkpoints of a run
 _NEWEST = "newest"
+METRICS = "metrics.jsonl"
 _NAME = re.compile(r"step-\d{8}")
 
 Tensors = dict[str, "torch.Tensor"]
@@ -162,6 +164,12 @@ class Saver:
         if pending:
             pending.result()
 
+    def prune(self) -> None:
+        """Delete the checkpoint that was the best one until the last validation."""
+        self.wait()
+        if self.last_saved:
+            _prune(self.path_of(self.last_saved))
+
     def _copy_to_host(self, kind: str, tensors: Tensors) -> Tensors:
         """Return copies in host memory, which is allocated once and used again each time."""
         copies = {}
@@ -222,49 +230,21 @@ class Saver:
 
 
 def _prune(newest: Path) -> None:
-    """Of the checkpoints up to the one just written, delete all but the last `NUM_KEPT`.
+    """Of the checkpoints up to the one just written, keep the last `NUM_KEPT` and the best.
 
     Those of later steps stay until the run, which did not continue from them, reaches their steps.
     """
     run = newest.parents[1]
     written = [path for path in checkpoints(run) if path.name <= newest.name]
+    # The newest may become the best one, as it is validated after it is saved.
+    best = best_checkpoint(run)
     for path in written[:-NUM_KEPT]:
+        if path == best:
+            continue
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
         path.rename(path.with_name(f".{path.name}.part"))
     for part in newest.parent.glob(".step-*.part"):
         shutil.rmtree(part, ignore_errors=True)
-
-
-def training_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Tensors:
-    """Return the optimizers' state, each tensor as PARAMETER/KEY."""
-    names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
-    tensors = {}
-    for optimizer in optimizers:
-        for parameter, state in optimizer.state.items():
-            for key, tensor in state.items():
-                tensors[f"{names[parameter]}/{key}"] = tensor
-    return tensors
-
-
-def load_training(folder: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Set the optimizers to the state in a checkpoint of a model of this shape.
-
-    They keep their settings.
-    """
-    state_by_name: dict[str, Tensors] = {}
-    for name, tensor in load_file(folder / TRAINING).items():
-        parameter_name, _, key = name.rpartition("/")
-        state_by_name.setdefault(parameter_name, {})[key] = tensor
-    names = {p: name for name, p in model.named_parameters()}
-    for optimizer in optimizers:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # torch numbers the parameters of an optimizer over all its groups.
-        state = {}
-        for number, parameter in enumerate(parameters):
-            if names[parameter] in state_by_name:
-                state[number] = state_by_name[names[parameter]]
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def read_record(folder: Path) -> Record:
@@ -322,6 +302,35 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in paths if _NAME.fullmatch(path.name))
 
 
+def best_checkpoint(run: Path) -> Path | None:
+    """Return the checkpoint of this run with the lowest validation loss; None if none has one.
+
+    Of equal ones it is the earliest. A run that continues from an earlier checkpoint drops later
+    records, so that a checkpoint which it did not continue from is never the best.
+    """
+    losses = {}
+    for record in read_metrics(run):
+        if "val_loss" in record:
+            losses[f"step-{record['step']:08d}"] = record["val_loss"]
+    validated = [path for path in checkpoints(run) if path.name in losses]
+    return min(validated, key=lambda path: losses[path.name], default=None)
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the records of a run's steps, without lines that a crash damaged."""
+    path = run / METRICS
+    records = []
+    # What follows the last line end was cut off.
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            # A changed bit may leave valid JSON.
+            is_record = isinstance(record, dict) and isinstance(record.get("step"), int)
+            if is_record and all(x is None or isinstance(x, (int, float)) for x in record.values()):
+                records.append(record)
+    return records
+
+
 def latest(
     run: Path, report: Callable[[str], None], hint: str, *, is_strict: bool = False
 ) -> tuple[Path, Record] | None:
@@ -363,36 +372,46 @@ def latest(
     )
 
 
-def resolve(path: str | Path, step: int | None = None) -> Path:
-    """Return the checkpoint in `path`, or, in a run's folder, that of `step` or the newest.
+def resolve(path: str | Path, step: int | None = None, *, is_best: bool = False) -> Path:
+    """Return the checkpoint in `path`, or, in a run's folder, that of `step`, the best or newest.
 
-    The error stream names it. Raises CheckpointError if there is none, or the newest is damaged:
-    damage must not bring back an earlier model.
+    The best one has the lowest validation loss. The error stream names the checkpoint. Raises
+    CheckpointError if there is none, or the newest is damaged: damage must not bring back an
+    earlier model.
     """
     folder = Path(path)
-    if step is None and (folder / RECORD).exists():
+    is_newest = step is None and not is_best
+    if is_newest and (folder / RECORD).exists():
         return folder
-    run = folder
-    if folder.name == "checkpoints":
-        run = folder.parent
-    if step is not None:
-        return _of_step(run, step)
-    newest = latest(run, note, "restore it, or name another one by --step", is_strict=True)
-    if newest is None:
-        raise CheckpointError(
-            f"{folder} is neither a checkpoint nor the folder of a run that has one"
-        )
-    note(f"taking {newest[0]}")
-    return newest[0]
+    run = folder.parent if folder.name == "checkpoints" else folder
+    chosen: Path | None = None
+    if is_newest:
+        newest = latest(run, note, "restore it, or name another one by --step", is_strict=True)
+        if newest is None:
+            raise CheckpointError(
+                f"{folder} is neither a checkpoint nor the folder of a run that has one"
+            )
+        chosen = newest[0]
+    elif step is None:
+        chosen = best_checkpoint(run)
+        if chosen is None:
+            raise CheckpointError(
+                f"{run} has no best checkpoint, as none has a validation loss; leave out "
+                f"--checkpoint best"
+            )
+    elif is_best:
+        raise SettingsError("step and checkpoint best name two checkpoints: give one of them")
+    else:
+        chosen = _step_checkpoint(run, step)
+    note(f"taking {chosen}")
+    return chosen
 
 
-def _of_step(run: Path, step: int) -> Path:
-    """Return the run's checkpoint of a step; raises CheckpointError if there is none."""
+def _step_checkpoint(run: Path, step: int) -> Path:
     path_by_step = {int(path.name.removeprefix("step-")): path for path in checkpoints(run)}
     if step not in path_by_step:
         steps = ", ".join(map(str, path_by_step)) or "none"
         raise CheckpointError(f"{run} has no checkpoint of step {step}; it has {steps}")
-    note(f"taking {path_by_step[step]}")
     return path_by_step[step]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 from schemas.values import convert
 from trainer.command_line import command_parser, read_settings
-from trainer.optimizers import OPTIMIZERS
-from trainer.schedules import SCHEDULES, learning_rate
 from trainer.shape import PRESETS, ModelConfig, preset
 
+OPTIMIZERS = ("adamw", "adafactor", "muon")
+SCHEDULES = ("cosine", "linear", "wsd", "constant")
 DEVICES = ("auto", "cpu", "cuda", "xla", "xla_host")
 # One TPU chip, and every chip of the host.
 XLA_DEVICES = ("xla", "xla_host")
@@ -34,6 +36,8 @@ LEARNING_RATES = {
     "algpt2": 6e-4,
 }
 _ADAFACTOR_RATE = 3e-2
+# The share of the peak at the last step of `cosine` and `linear`.
+_LAST_SHARE = 0.1
 # 10 billion tokens in the default batches.
 _DEFAULT_STEPS = 19073
 _DEFAULT_BATCH_TOKENS = 524288
@@ -42,10 +46,10 @@ _TINY_BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of `trainer.train`. Those marked `shapes_bytes=False` may change when a run is
+    """Settings of a training run. Those marked `shapes_bytes=False` may change when a run is
     resumed."""
 
-    data: tuple[str, ...] = option(
+    data: Sequence[str] = option(
         help="token shards, WORKDIR/tokens, local or s3:// or gs://; several are mixed in "
         "proportion to their tokens, "
         "or by weights: a/tokens=0.7 b/tokens=0.3", metavar="DIR", is_path=True,
@@ -89,7 +93,7 @@ class TrainConfig:
     )
     micro_batch: int | None = option(
         None,
-        "most windows in one forward pass (default: by the GPU's memory; CPU: 8)",
+        "most windows in one forward pass (default: 16,384 tokens on a GPU; 8 windows on a CPU)",
         minimum=1,
         shapes_bytes=False,
     )
@@ -173,6 +177,11 @@ class TrainConfig:
             value = _without_paths(getattr(self, field.name))
             value = convert(field, _TYPES[field.name], value, field.name)
             object.__setattr__(self, field.name, value)
+        if 0 < self.max_steps < self.warmup_steps:
+            raise SettingsError(
+                f"warmup_steps {self.warmup_steps} is above max_steps {self.max_steps}: the "
+                "learning rate would not reach its peak; give fewer"
+            )
         if self.document_mask and self.dropout:
             raise SettingsError(
                 "FlexAttention has no dropout: give document_mask or dropout, not both"
@@ -233,7 +242,7 @@ class TrainConfig:
         share = learning_rate(
             step,
             schedule=self.schedule or "",
-            warmup_steps=min(warmup_steps, self.max_steps),
+            warmup_steps=warmup_steps,
             max_steps=self.max_steps,
             decay_fraction=self.decay_fraction,
         )
@@ -263,95 +272,89 @@ def default_batch(name: str) -> int:
     return _TINY_BATCH_TOKENS if name == "tiny" else _DEFAULT_BATCH_TOKENS
 
 
-# Once settings beside the preset. Records keep them, as the preset has them: tools made for
-# records of earlier versions read them there.
-_OF_PRESET = ("rope", "qk_norm", "activation")
-# Earlier versions had them. Any value of these may be ignored.
-_IGNORED = ("cache",)
-# These may be ignored if they had their default.
-_DEFAULT_OF_REMOVED: dict[str, Any] = {"rope": False, "qk_norm": False, "activation": "gelu"}
+def learning_rate(
+    step: int, schedule: str, warmup_steps: int, max_steps: int, decay_fraction: float = 0.2
+) -> float:
+    """Return the learning rate of step 0 … max_steps−1, as a fraction of its peak.
 
-
-def recorded_settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings as a checkpoint's record has them."""
-    return dataclasses.asdict(config) | _pieces_of(config.preset)
-
-
-def _pieces_of(name: str) -> dict[str, Any]:
-    """Return the pieces of a preset; none for a name that is not one."""
-    if name not in PRESETS:
-        return {}
-    return {piece: getattr(PRESETS[name], piece) for piece in _OF_PRESET}
-
-
-def config_of(
-    settings: Mapping[str, Any], where: str, say: Callable[[str], None] = lambda message: None
-) -> TrainConfig:
-    """Return the settings of a record that this or another version wrote in `where`.
-
-    Those that it lacks have their defaults. Raises SettingsError as `known_entries`.
+    Linear warm-up; then `cosine` or `linear` down to a tenth at the last step, `wsd` (warm-up,
+    stable, decay: constant, then linear to zero over the last `decay_fraction` of the steps; Hu et
+    al., 2024), or `constant`.
     """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "constant":
+        return 1.0
+    if schedule == "wsd":
+        decay_start = max(warmup_steps, round(max_steps * (1 - decay_fraction)))
+        if step < decay_start:
+            return 1.0
+        # Zero would be reached one step after the last, which would do nothing with it.
+        return 1 - _progress(step, decay_start, max_steps + 1)
+    progress = _progress(step, warmup_steps, max_steps)
+    if schedule == "cosine":
+        progress = (1 - math.cos(math.pi * progress)) / 2
+    return 1 - (1 - _LAST_SHARE) * progress
+
+
+def _progress(step: int, start: int, end: int) -> float:
+    """Return how far a decay from step `start` on is after this step; 1 at step `end` − 1."""
+    return min(1.0, (step - start + 1) / max(1, end - start))
+
+
+def config_of(settings: Mapping[str, Any], where: str) -> TrainConfig:
+    """Return the settings of a checkpoint's record; raises SettingsError for an unknown one."""
     given = {name: value for name, value in settings.items() if value is not None}
-    pieces = {name: given[name] for name in _OF_PRESET if name in given}
-    without_pieces = {name: value for name, value in given.items() if name not in pieces}
-    name = given.get("preset", TrainConfig.preset)
-    if pieces.items() <= _pieces_of(name).items():
-        given = without_pieces
-    elif pieces == _pieces_of("speedrun"):
-        # A record of a version without this preset.
-        given = _with_speedrun(without_pieces)
-    return from_table(TrainConfig, known_entries(TrainConfig, given, where, say), where)
+    return from_table(TrainConfig, given, where)
 
 
-def _with_speedrun(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with the preset speedrun and the size of the preset that they have."""
-    name = given.get("preset", TrainConfig.preset)
-    if name in PRESETS and name != "124M":
-        for size in ("n_layer", "n_head", "width", "context"):
-            given.setdefault(size, getattr(PRESETS[name], size))
-        given.setdefault("batch_tokens", default_batch(name))
-    return given | {"preset": "speedrun"}
+# Flags of nanoGPT and of transformers' Trainer, and the settings that they are here.
+_FOREIGN_FLAGS = {
+    "lr": "learning_rate",
+    "n_embd": "width",
+    "block_size": "context",
+    "batch_size": "micro_batch",
+    "per_device_train_batch_size": "micro_batch",
+    "max_iters": "max_steps",
+    "warmup_iters": "warmup_steps",
+    "eval_interval": "val_every",
+    "eval_steps": "val_every",
+    "save_steps": "save_every",
+    "grad_clip": "clip",
+    "max_grad_norm": "clip",
+    "adam_beta2": "beta2",
+    "lr_scheduler_type": "schedule",
+    "optim": "optimizer",
+    "gradient_checkpointing": "checkpoint_activations",
+    "out_dir": "out",
+    "output_dir": "out",
+    "dataset": "data",
+}
+_SWITCHES = ("bias", "document_mask", "compile", "checkpoint_activations")
 
 
-def known_entries(
-    cls: type, entries: Mapping[str, Any], where: str, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Return the entries that are fields of `cls`.
-
-    `say` names each other one that had its default, or was empty or off. Raises SettingsError for
-    one that had another value: its effect is unknown here.
-    """
-    fields = _names(cls)
-    for name in sorted(entries.keys() - fields):
-        value = entries[name]
-        if not _is_ignorable(name, value):
-            remedy = "use the version that wrote it"
-            if cls is TrainConfig:
-                remedy += ", or start a new run with --init_from"
-            raise SettingsError(
-                f"{where}: this version has no setting {name}, which was {value}; {remedy}"
-            )
-        say(f"{where}: the setting {name}, which was {value}, does not exist any more")
-    return {name: value for name, value in entries.items() if name in fields}
-
-
-def _is_ignorable(name: str, value: Any) -> bool:
-    """Return whether a setting that does not exist any more had no effect."""
-    if name in _IGNORED:
-        return True
-    if name in _DEFAULT_OF_REMOVED:
-        return bool(value == _DEFAULT_OF_REMOVED[name])
-    return not value
+def _check_foreign(arguments: Sequence[str]) -> None:
+    """Raise SettingsError for a flag of nanoGPT or transformers, which names the flag here."""
+    for argument in arguments:
+        name, sign, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--"):
+            continue
+        ours = f"--{_FOREIGN_FLAGS.get(name)}"
+        if sign and name in _SWITCHES:
+            ours = f"--{name}" if value.lower() in ("true", "1") else f"--no_{name}"
+        elif name not in _FOREIGN_FLAGS:
+            continue
+        raise SettingsError(f"{argument} is {ours} here; see python -m trainer --help")
 
 
 _EXAMPLES = """\
 examples:
-  python -m trainer.train --data run/tokens --out gpt2 --preset 124M
-  torchrun --standalone --nproc-per-node=8 -m trainer.train CONFIG.toml
+  python -m trainer --data run/tokens --out gpt2 --preset 124M
+  torchrun --standalone --nproc-per-node=8 -m trainer CONFIG.toml
   TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 \\
       torchrun --nnodes=1:8 --nproc-per-node=8 --max-restarts=100 \\
       --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 \\
-      -m trainer.train CONFIG.toml
+      -m trainer CONFIG.toml
 
 The last one on every node, for nodes that join and leave; without the variable, torchrun 2.13
 waits forever when one joins."""
@@ -363,7 +366,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     Raises SettingsError.
     """
     parser = command_parser(
-        "trainer.train",
+        "trainer",
         "[CONFIG.toml]",
         "Train a GPT-2 on token shards. The same command again continues where it stopped.",
         _EXAMPLES,
@@ -376,6 +379,8 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
         help="settings, at the top or in [train]",
     )
     add_flags(parser, TrainConfig)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    _check_foreign(arguments)
     parsed = parser.parse_args(arguments)
     table: dict[str, Any] = {}
     where = "flags"

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.model import GPT, ModelConfig
+from trainer.shape import ModelConfig
 
 # Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets.
 PEAK_TFLOPS: dict[str, float] = {
@@ -22,18 +22,9 @@ PEAK_TFLOPS: dict[str, float] = {
     "RTX 3090": 71.0,
 }
 
-# Tokens of a forward pass. On an H200, 64 windows of 1,024 were no faster than 32.
-_MAX_TOKENS = 32 * 1024
+# Of a forward pass, by default. On a GPU of 16 GB, GPT-2 of 124M fits with this many tokens.
+_DEFAULT_TOKENS_ON_GPU = 16 * 1024
 _DEFAULT_WINDOWS_ON_CPU = 8
-# The share of the GPU's memory that a step may take.
-_MEMORY_SHARE = 0.85
-# Weight, gradient, AdamW's two moments in float32, and a copy in bfloat16.
-_BYTES_PER_PARAMETER = 18
-# Kept for each token in each block; with recomputation only the block's input.
-_BYTES_PER_CHANNEL = 34
-_BYTES_PER_CHANNEL_RECOMPUTED = 2
-# Logits in bfloat16, in float32, and their gradient.
-_BYTES_PER_LOGIT = 10
 
 
 def device_of(name: str) -> torch.device:
@@ -52,24 +43,11 @@ def compute_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.float32
 
 
-def default_micro_batch(model: GPT, device: torch.device) -> int:
-    """Return the number of windows of a forward pass: a power of two that is likely to fit."""
+def default_micro_batch(context: int, device: torch.device) -> int:
+    """Return the number of windows of a forward pass."""
     if device.type != "cuda":
         return _DEFAULT_WINDOWS_ON_CPU
-    config = model.config
-    bytes_per_channel = _BYTES_PER_CHANNEL
-    if model.checkpoint_activations:
-        bytes_per_channel = _BYTES_PER_CHANNEL_RECOMPUTED
-    bytes_per_token = config.n_layer * config.width * bytes_per_channel
-    bytes_per_token += _BYTES_PER_LOGIT * config.padded_vocab_size
-    memory = _MEMORY_SHARE * torch.cuda.get_device_properties(device).total_memory
-    memory -= _BYTES_PER_PARAMETER * model.n_parameters
-    num_windows = int(
-        min(memory // (config.context * bytes_per_token), _MAX_TOKENS // config.context)
-    )
-    if num_windows < 1:
-        return 1
-    return 1 << (num_windows.bit_length() - 1)
+    return max(1, _DEFAULT_TOKENS_ON_GPU // context)
 
 
 def is_compiler_error(error: BaseException) -> bool:

@@ -1,4 +1,7 @@
-"""Folders of Hugging Face's transformers: a GPT-2 is read from one and written to one."""
+"""Folders of Hugging Face's transformers: a GPT-2 is read from one and written to one.
+
+A folder may be a model of the Hub, which is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,55 @@ _FIXED_SETTINGS = (
 )
 # Parts of this model that transformers' GPT-2 does not have.
 _OTHER_PARTS = ("embedding_width", "shared_layers", "rope", "qk_norm", "activation")
+
+# A repository, and its revision: gpt2, openai-community/gpt2@main.
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?")
+# Pickled weights are downloaded only where there are no others.
+_HUB_FILES = (["*.json", "merges.txt", "model*.safetensors"], ["pytorch_model*.bin"])
+
+
+def is_hub_name(source: str) -> bool:
+    """Return whether this has the form of a model's name at the Hub, and no file has the name."""
+    return bool(_HUB_NAME.fullmatch(source)) and not Path(source).exists()
+
+
+def download_model(name: str) -> Path:
+    """Return the folder of a model in the Hub's cache, after a download of what the cache lacks.
+
+    Where the Hub cannot be reached, it is what the cache has. `NAME@REVISION` selects a revision.
+    Raises ValueError if the model cannot be had.
+    """
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ValueError(
+            f"{name} is not a folder here, and a model of the Hugging Face Hub needs the extra "
+            f"hf: pip install transformers"
+        ) from None
+    repository, _, revision = name.partition("@")
+    try:
+        for patterns in _HUB_FILES:
+            folder = Path(
+                huggingface_hub.snapshot_download(
+                    repository,
+                    revision=revision or None,
+                    allow_patterns=patterns,
+                    ignore_patterns="*/*",
+                )
+            )
+            if any(folder.glob("*.safetensors")):
+                return folder
+        if not any(folder.glob("*.bin")):
+            raise FileNotFoundError("it has no weights")
+        return folder
+    # Errors of the package, its HTTP client or the file system.
+    except Exception as error:
+        of_revision = f" --revision {revision}" if revision else ""
+        raise ValueError(
+            f"{name} is neither a folder here nor a model that can be had from the Hugging Face "
+            f"Hub ({first_line(error)}): check the name; or fetch it once while connected "
+            f"(`hf download {repository}{of_revision}`); or name a mirror by HF_ENDPOINT"
+        ) from error
 
 
 def load_huggingface(folder: Path) -> GPT:
@@ -173,8 +225,8 @@ def _read_entries(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> None:
-    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load.
+def save_huggingface(model: GPT, folder: Path, tokenizer: Path | None, eot: int | None) -> None:
+    """Write a folder that `AutoModelForCausalLM` and, with a tokenizer, `AutoTokenizer` load.
 
     Raises ValueError for a model with parts that transformers' GPT-2 does not have.
     """
@@ -205,6 +257,15 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     theirs.load_state_dict(to_huggingface(model), strict=False, assign=True)
     theirs.tie_weights()
     theirs.save_pretrained(folder)
+    if tokenizer is not None and eot is not None:
+        _save_tokenizer(folder, tokenizer, eot, config.context)
+    # Otherwise only its owner can read the weights.
+    for path in folder.iterdir():
+        shutil.copymode(folder / "config.json", path)
+
+
+def _save_tokenizer(folder: Path, tokenizer: Path, eot: int, context: int) -> None:
+    transformers = _transformers()
     loaded = Tokenizer(tokenizer).loaded
     text = loaded.id_to_token(eot) or "<|endoftext|>"
     transformers.PreTrainedTokenizerFast(
@@ -212,13 +273,10 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
         bos_token=text,
         eos_token=text,
         unk_token=text,
-        model_max_length=config.context,
+        model_max_length=context,
     ).save_pretrained(folder)
     # Again: transformers makes an ordinary token that ends texts a special one.
     loaded.save(str(folder / "tokenizer.json"))
-    # Otherwise only its owner can read the weights.
-    for path in folder.iterdir():
-        shutil.copymode(folder / "config.json", path)
 
 
 def _transformers() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint import naming_path, replace_text
+from trainer.checkpoint import METRICS, naming_path, read_metrics, replace_text
 from trainer.device import memory_gb, mfu
 from trainer.distributed import Ranks
 
@@ -62,6 +63,7 @@ class StepLog:
         self._step_flops = step_flops
         self._max_steps = settings["max_steps"]
         self.last_loss = math.nan
+        self.last_val_loss: float | None = None  # of the step that the run continues from
         self._pending: list[_PendingStep] = []
         self._collected: list[dict[str, Any]] = []
         self._last: dict[str, Any] = {}  # the record that was written last, on rank 0
@@ -69,9 +71,17 @@ class StepLog:
         self.restart_clock()
         if not ranks.is_main:
             return
-        self._path = folder / "metrics.jsonl"
-        _keep_until(self._path, start)
-        self._file = self._path.open("ab")
+        self._path = folder / METRICS
+        for record in _keep_until(folder, start):
+            if record["step"] == start:
+                # Its validation may be owed.
+                self._last = record
+                self.last_loss = record.get("loss", math.nan)
+                self.last_val_loss = record.get("val_loss")
+        # Not for appending: an amended record is written over the one that it replaces.
+        self._file = self._path.open("r+b")
+        self._file.seek(0, os.SEEK_END)
+        self._start_of_last = self._file.tell() - len(_line_of(self._last))
         try:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -138,7 +148,8 @@ class StepLog:
         if not self._last:
             return
         self._last |= values
-        self._file.truncate(self._start_of_last)
+        # The new line is never shorter. One write: a kill leaves the old line or the new one.
+        self._file.seek(self._start_of_last)
         self._write_last()
         self._show([{"step": self._last["step"], **values}])
 
@@ -149,7 +160,7 @@ class StepLog:
 
     def _write_last(self) -> None:
         with naming_path(self._path):
-            self._file.write(json.dumps(self._last).encode() + b"\n")
+            self._file.write(_line_of(self._last))
             self._file.flush()
 
     def _show(self, records: list[dict[str, Any]]) -> None:
@@ -199,39 +210,13 @@ def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) 
     return "  ".join(parts)
 
 
-def has_saved(path: Path) -> bool:
-    """Return whether the run that wrote this metrics.jsonl has saved a checkpoint.
-
-    Records of earlier versions do not contain it; of those it is assumed.
-    """
-    return any(record.get("saved", 1) for record in _read_records(path))
+def _line_of(record: dict[str, Any]) -> bytes:
+    return json.dumps(record).encode() + b"\n"
 
 
-def _read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a file, without lines that a crash damaged; none if it is missing."""
-    if not path.exists():
-        return []
-    records = []
-    # What follows the last line end was cut off.
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        with suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            if _is_record(record):
-                records.append(record)
+def _keep_until(run: Path, step: int) -> list[dict[str, Any]]:
+    """Drop the records of a run after `step`; return the others."""
+    records = [record for record in read_metrics(run) if record["step"] <= step]
+    lines = [_line_of(record).decode() for record in records]
+    replace_text(run / METRICS, "".join(lines))
     return records
-
-
-def _is_record(record: Any) -> bool:
-    """Return whether a line of metrics.jsonl has the form of a step's record.
-
-    A changed bit may leave valid JSON.
-    """
-    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-        return False
-    return all(value is None or isinstance(value, (int, float)) for value in record.values())
-
-
-def _keep_until(path: Path, step: int) -> None:
-    """Drop the records of a file after `step`."""
-    records = [record for record in _read_records(path) if record["step"] <= step]
-    replace_text(path, "".join(json.dumps(record) + "\n" for record in records))

@@ -11,7 +11,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, overload
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from trainer.config import TrainConfig
-from trainer.optimizers import make_optimizers
+from trainer.optim import make_optimizers
 from trainer.shape import PRESETS, ModelConfig, preset
 
 __all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
@@ -29,8 +29,17 @@ __all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
 Mask = torch.Tensor | BlockMask
 # Cosines and sines of the angles, (T, D / 2) each.
 Rotation = tuple[torch.Tensor, torch.Tensor]
+# Rows of one length (B, T), or one row.
+Ids = torch.Tensor | Sequence[Sequence[int]] | Sequence[int]
 # Stores keys and values, and returns all that are stored.
 Extend = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+class TextTokenizer(Protocol):
+    """Anything that turns a text into ids and back, as `trainer.Tokenizer` does."""
+
+    def encode(self, text: str, /) -> list[int]: ...
+    def decode(self, ids: list[int], /) -> str: ...
 
 
 class KVCache:
@@ -81,6 +90,9 @@ class GPT(nn.Module):
     checkpoint_activations = False
     # The type in which matrices are multiplied; None for the type of the weights.
     compute_dtype: torch.dtype | None = None
+    # Of the training data, if the model comes from a run or a folder.
+    tokenizer_path: Path | None = None
+    eot: int | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -162,6 +174,11 @@ class GPT(nn.Module):
         or `none` for (B, T). `mask` is which position attends to which (`data.attention_mask`); by
         default each attends to all before it.
         """
+        if ids.device.type == "cpu" and ids.numel() and int(ids.max()) >= self.config.vocab_size:
+            # The embedding has rows beyond the vocabulary. A GPU would have to be waited for.
+            raise ValueError(
+                f"the id {ids.max()} is outside the vocabulary, which has {self.config.vocab_size}"
+            )
         return self._output(self._hidden(ids, None, mask), targets, reduction)
 
     def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
@@ -173,51 +190,82 @@ class GPT(nn.Module):
         cache.length += ids.shape[1]
         return self._output(x, None, "")
 
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        max_new_tokens: int,
+        temperature: float = ...,
+        top_k: int | None = ...,
+        *,
+        top_p: float = ...,
+        stop: int | None = ...,
+        generator: torch.Generator | None = ...,
+        tokenizer: TextTokenizer | None = ...,
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Ids,
+        max_new_tokens: int,
+        temperature: float = ...,
+        top_k: int | None = ...,
+        *,
+        top_p: float = ...,
+        stop: int | None = ...,
+        generator: torch.Generator | None = ...,
+    ) -> torch.Tensor: ...
+
     @torch.no_grad()
     def generate(
         self,
-        ids: torch.Tensor | Sequence[Sequence[int]],
-        max_tokens: int,
+        prompt: str | Ids,
+        max_new_tokens: int,
         temperature: float = 1.0,
         top_k: int | None = None,
         *,
         top_p: float = 1.0,
         stop: int | None = None,
         generator: torch.Generator | None = None,
-    ) -> torch.Tensor:
-        """Return `ids` (B, T) with up to `max_tokens` more, in the mode that the model is in.
+        tokenizer: TextTokenizer | None = None,
+    ) -> str | torch.Tensor:
+        """Return the prompt with up to `max_new_tokens` more, in the mode that the model is in.
 
-        Rows have one length, of at least 1. With a KV cache, a token costs one token's forward
-        pass. A full context is cut to its latest half. A `temperature` of 0 picks the most likely
-        token. Otherwise it is drawn from the `top_k` most likely (None or 0 for all), and from the
-        fewest whose probability is at least `top_p` (Holtzman et al., 2020). A row that has `stop`
-        goes on with it. When all rows have it, the result ends before the tokens in which all are
-        `stop`. Raises ValueError for other rows, ids outside the vocabulary, or values below 0.
+        The prompt is ids (B, T) in rows of one length, ids (T,), or a text. A text begins a
+        document and ends before its end-of-text. It is read by `tokenizer`, or by the one of the
+        model's training data.
+
+        With a KV cache, a token costs one token's forward pass. A full context is cut to its latest
+        half. A `temperature` of 0 picks the most likely token. Otherwise it is drawn from the
+        `top_k` most likely (None or 0 for all), and from the fewest whose probability is at least
+        `top_p` (Holtzman et al., 2020). A row that has `stop` goes on with it. When all rows have
+        it, the result ends before the tokens in which all are `stop`. Raises ValueError for other
+        rows, ids outside the vocabulary, values out of range, or a text without a tokenizer.
         """
-        context = self.config.context
-        ids = torch.as_tensor(ids, device=self.wte.weight.device).long()
-        if ids.dim() != 2 or not ids.numel():
-            raise ValueError(f"ids are rows of one length, of shape (B, T), not {tuple(ids.shape)}")
-        if ids.min() < 0 or ids.max() >= self.config.vocab_size:
-            raise ValueError(f"ids are outside the vocabulary of {self.config.vocab_size}")
-        if temperature < 0 or (top_k or 0) < 0:
-            raise ValueError(f"temperature {temperature} or top_k {top_k} is below 0")
-        cache = KVCache(self, len(ids))
-        is_done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-        new_ids = ids[:, -context:]
-        for _ in range(max_tokens):
-            if cache.length + new_ids.shape[1] > context:
-                cache.length = 0
-                new_ids = ids[:, -max(1, context // 2) :]
-            logits = self.next_logits(new_ids, cache).float()
-            new_ids = choose_tokens(logits, temperature, top_k or 0, top_p, generator)
-            if stop is not None:
-                new_ids[is_done] = stop
-                is_done |= new_ids[:, 0] == stop
-                if is_done.all():
-                    break
-            ids = torch.cat([ids, new_ids], dim=1)
-        return ids
+        generation = importlib.import_module("trainer.generation")
+        settings = generation.Settings(max_new_tokens, temperature, top_k or 0, top_p, generator)
+        result: str | torch.Tensor
+        if isinstance(prompt, str):
+            result = generation.continue_text(self, prompt, settings, tokenizer, stop)
+        else:
+            result = generation.continue_ids(self, torch.as_tensor(prompt), settings, stop)
+        return result
+
+    def save_pretrained(
+        self, folder: str | Path, tokenizer: Path | None = None, eot: int | None = None
+    ) -> None:
+        """Write a folder that transformers reads: configuration, weights and a tokenizer.
+
+        The latter is the `tokenizer.json` with the end-of-text `eot`, by default those of the
+        model's training data. Raises ValueError for a model with parts that transformers' GPT-2
+        does not have.
+        """
+        huggingface = importlib.import_module("trainer.huggingface")
+        tokenizer = tokenizer or self.tokenizer_path
+        huggingface.save_huggingface(
+            self, Path(folder), tokenizer, self.eot if eot is None else eot
+        )
 
     def _hidden(
         self, ids: torch.Tensor, cache: KVCache | None, mask: Mask | None = None
@@ -285,32 +333,6 @@ class GPT(nn.Module):
             num_multiplied *= config.n_layer
         num_multiplied += self.wte.weight.numel() + 2 * config.embedding_width * config.width
         return 6 * num_multiplied + 12 * config.n_layer * config.width * config.context
-
-
-def choose_tokens(
-    logits: torch.Tensor,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    generator: torch.Generator | None,
-) -> torch.Tensor:
-    """Return a token (B, 1) by the logits (B, V) of each row, as `GPT.generate` explains."""
-    if temperature == 0:
-        return logits.argmax(1, keepdim=True)
-    logits, ids = logits.sort(dim=1, descending=True, stable=True)
-    # Below the highest, which is 0: a low temperature gives no infinity.
-    logits = (logits - logits[:, :1]) / temperature
-    if top_k:
-        logits = logits[:, :top_k]
-    probabilities = logits.softmax(1)
-    if top_p < 1:
-        # The token that reaches p is kept, and always the most likely one.
-        is_outside = probabilities.cumsum(1) - probabilities >= top_p
-        is_outside[:, 0] = False
-        probabilities = probabilities.masked_fill(is_outside, 0)
-    # Drawn on the CPU, so that a seed means the same on every device.
-    drawn = torch.multinomial(probabilities.cpu(), 1, generator=generator)
-    return ids.gather(1, drawn.to(ids.device))
 
 
 class Block(nn.Module):

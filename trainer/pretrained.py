@@ -10,14 +10,20 @@ import torch
 from safetensors.torch import load_file
 
 from schemas import SettingsError, option
-from trainer.checkpoint import WEIGHTS, CheckpointError, Record, read_record, resolve, sha256_of
-from trainer.command_line import check_local, note
-from trainer.config import known_entries
+from trainer.checkpoint import (
+    TOKENIZER,
+    WEIGHTS,
+    CheckpointError,
+    Record,
+    read_record,
+    resolve,
+    sha256_of,
+)
+from trainer.command_line import check_local, first_line
 from trainer.data.loader import DocumentBlocks
-from trainer.data.remote import download_model, is_hub_name
 from trainer.data.shards import TokenizerInfo
 from trainer.data.text import Tokenizer, has_tokenizer
-from trainer.huggingface import end_of_text, load_huggingface
+from trainer.huggingface import download_model, end_of_text, is_hub_name, load_huggingface
 from trainer.model import GPT, ModelConfig
 from trainer.signing import verifier_of
 
@@ -31,12 +37,27 @@ class CheckpointOptions:
     step: int | None = option(
         None, "the run's checkpoint of this step (default: the newest)", minimum=0
     )
+    checkpoint: str = option(
+        "newest",
+        "the run's newest checkpoint, or the one with the lowest validation loss",
+        choices=("newest", "best"),
+    )
     verify_key: str | None = option(
         None,
         "refuse a model unless the owner of this public key signed it",
         metavar="PEM",
         is_path=True,
     )
+
+    def load(self, source: str, device: torch.device | str = "cpu") -> Pretrained:
+        """Return the model that these options choose, as `load_pretrained`."""
+        return load_pretrained(
+            source,
+            device,
+            verify_key=self.verify_key,
+            step=self.step,
+            is_best=self.checkpoint == "best",
+        )
 
 
 @dataclass(frozen=True)
@@ -85,6 +106,7 @@ def load_pretrained(
     *,
     verify_key: str | None = None,
     step: int | None = None,
+    is_best: bool = False,
 ) -> Pretrained:
     """Return the model of a Hugging Face folder or name, or of a checkpoint as `resolve` finds it.
 
@@ -104,7 +126,7 @@ def load_pretrained(
     folder = Path(source)
     is_huggingface = (folder / "config.json").is_file()
     if not is_huggingface:
-        folder = resolve(source, step)
+        folder = resolve(source, step, is_best=is_best)
     if verify:
         verify(folder)
     record = None
@@ -118,10 +140,12 @@ def load_pretrained(
         eot = record.tokenizer["eot"]
         has_mask = record.settings.get("document_mask", False)
     _check_finite(model, folder)
+    model.tokenizer_path = folder / TOKENIZER
+    model.eot = eot
     return Pretrained(
         folder=folder,
         model=model.to(device).eval(),
-        tokenizer=folder / "tokenizer.json",
+        tokenizer=folder / TOKENIZER,
         eot=eot,
         record=record,
         blocks=DocumentBlocks(eot, has_mask),
@@ -129,9 +153,14 @@ def load_pretrained(
 
 
 def _load_checkpoint(folder: Path, record: Record) -> GPT:
-    shape = known_entries(ModelConfig, record.model, str(folder), note)
-    model = GPT(ModelConfig(**shape))
-    model.load_state_dict(load_file(folder / WEIGHTS))
+    try:
+        model = GPT(ModelConfig(**record.model))
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    except (TypeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{folder} is not a model of this version, or has parts of another class "
+            f"({first_line(error)}): load its weights in the program that made it"
+        ) from error
     return model
 
 

@@ -5,19 +5,32 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 
 from schemas import SettingsError
-from trainer.checkpoint import WEIGHTS, CheckpointError, Record, latest
+from trainer.checkpoint import (
+    METRICS,
+    WEIGHTS,
+    CheckpointError,
+    Record,
+    Saver,
+    latest,
+    read_metrics,
+)
 from trainer.config import SHAPE, TrainConfig, config_of
 from trainer.data.corpora import Corpora
-from trainer.metrics import has_saved
+from trainer.distributed import Ranks, run_lock
 from trainer.model import GPT
 from trainer.pretrained import load_pretrained
-from trainer.signing import verifier_of
+from trainer.publish import PUBLISHABLE, Publisher
+from trainer.shape import ModelConfig
+from trainer.signing import signer_of, verifier_of
+
+Say = Callable[[str], None]
 
 # The settings that a resumed run has to keep.
 _FROZEN = SHAPE - {"dropout"} | {
@@ -33,9 +46,31 @@ _FROZEN = SHAPE - {"dropout"} | {
 }
 
 
-def newest_checkpoint(
-    out: Path, say: Callable[[str], None], verify_key: str | None
-) -> tuple[Path, Record] | None:
+def open_run(
+    config: TrainConfig, ranks: Ranks, say: Say, closing: ExitStack
+) -> tuple[Path | None, Record | None]:
+    """Lock the run's folder; return the checkpoint to continue from, which rank 0 chooses."""
+    out = Path(config.out)
+    if not config.out:
+        raise SettingsError("out: name a folder for the run")
+    if "://" in config.out:
+        remedy = "give one"
+        if config.out.startswith(PUBLISHABLE):
+            remedy += f", and --publish {shlex.quote(config.out)}"
+        raise SettingsError(f"out: {config.out} is not a local folder; {remedy}")
+    if out.exists() and not out.is_dir():
+        raise SettingsError(f"out: {out} is a file; give a folder instead")
+    if config.sign_key:
+        # A wrong key is reported before anything is written.
+        signer_of(config.sign_key)
+    newest = None
+    if ranks.is_main:
+        closing.enter_context(run_lock(out, say))
+        newest = _newest_checkpoint(out, say, config.verify_key)
+    return ranks.gather(newest)[0] or (None, None)
+
+
+def _newest_checkpoint(out: Path, say: Say, verify_key: str | None) -> tuple[Path, Record] | None:
     """Return the run's newest intact checkpoint with its record; None for a new run.
 
     `say` reports newer ones that are damaged or missing. Raises CheckpointError if all are, or if
@@ -47,27 +82,99 @@ def newest_checkpoint(
     checkpoint = latest(out, say, hint, is_strict=bool(verify_key))
     if checkpoint is None:
         folder = out / "checkpoints"
-        metrics = out / "metrics.jsonl"
+        has_saved = any(record.get("saved") for record in read_metrics(out))
         # A part is left where the first save was interrupted.
         was_interrupted = any(folder.glob(".step-*.part"))
-        if has_saved(metrics) and not was_interrupted:
+        if has_saved and not was_interrupted:
             raise CheckpointError(
-                f"{folder} has no checkpoint, but the run of {metrics} has saved some; {hint}"
+                f"{folder} has no checkpoint, but the run of {out / METRICS} has saved some; {hint}"
             )
     elif verify_key:
         verifier_of(verify_key)(checkpoint[0])
     return checkpoint
 
 
+def resolve_config(config: TrainConfig, model: GPT | None, corpora: Corpora) -> TrainConfig:
+    """Return the settings with the shape of `model`, if it is given, and with all defaults."""
+    vocab_size = corpora.tokenizer.vocab_size
+    if model:
+        if model.config.vocab_size < vocab_size:
+            raise SettingsError(
+                f"the model has {model.config.vocab_size} token ids, fewer than the {vocab_size} "
+                f"of {corpora.names}: make it with vocab_size={vocab_size}"
+            )
+        shape = {name: getattr(model.config, name) for name in SHAPE}
+        config = dataclasses.replace(config, **shape)
+    context = config.model_config(vocab_size).context
+    step_tokens = config.windows_per_batch(context) * context
+    return config.resolved(steps_an_epoch=-(-sum(corpora.tokens) // step_tokens))
+
+
+def open_saver(
+    config: TrainConfig, tokenizer: Path, ranks: Ranks, say: Say, closing: ExitStack
+) -> Saver:
+    """Return the writer of the run's checkpoints, which also signs and publishes them."""
+    sign = signer_of(config.sign_key) if config.sign_key else None
+    publish = None
+    if config.publish and ranks.is_main:
+        publisher = Publisher(config.publish, Path(config.out), say)
+        closing.callback(publisher.close)
+        publish = publisher.push
+    saver = Saver(Path(config.out), tokenizer, sign=sign, on_saved=publish)
+    closing.callback(saver.wait)
+    return saver
+
+
+def new_record(
+    config: TrainConfig, model: GPT, corpora: Corpora, parent: Record | None, ranks: Ranks
+) -> Record:
+    """Return the record of the run's checkpoints, without their step and files."""
+    tokenizer = corpora.tokenizer
+    return Record(
+        step=0,
+        model=dataclasses.asdict(model.config),
+        settings=dataclasses.asdict(config),
+        data=corpora.description(),
+        tokenizer={
+            "name": tokenizer.name,
+            "sha256": tokenizer.sha256,
+            "vocab_size": tokenizer.vocab_size,
+            "eot": tokenizer.eot,
+        },
+        parent=parent.digest if parent else "",
+        world_size=ranks.world_size,
+    )
+
+
+def owes_validation(config: TrainConfig, start: int) -> bool:
+    """Return whether a run ended between the checkpoint of step `start` and its validation.
+
+    `config` is `resolved`. A step is validated if `val_every` says so, or if it is the last.
+    """
+    if not config.val_every or (start % config.val_every and start != config.max_steps):
+        return False
+    records = [record for record in read_metrics(Path(config.out)) if record["step"] == start]
+    return bool(records) and "val_loss" not in records[-1]
+
+
 def check_same_run(
-    path: Path, before: Record, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
+    path: Path,
+    before: Record,
+    config: TrainConfig,
+    model: GPT | None,
+    corpora: Corpora,
+    say: Say,
 ) -> None:
     """Raise SettingsError if the checkpoint `path` with the record `before` is of another run.
 
-    `say` names the settings that have changed and may.
+    `model` is the one that replaces the one of `config`. `say` names the settings that have changed
+    and may.
     """
     refused = []
-    old_config = config_of(before.settings, path.name, say)
+    shape = model.config if model else config.model_config(corpora.tokenizer.vocab_size)
+    if before.model | {"dropout": shape.dropout} != dataclasses.asdict(shape):
+        refused.append(f"the model was {ModelConfig(**before.model)}, is {shape}")
+    old_config = config_of(before.settings, path.name)
     for field in dataclasses.fields(config):
         # `data` is compared by the shards' digests, not by where they are.
         if not field.metadata["shapes_bytes"] or field.name == "data":
@@ -110,7 +217,7 @@ def described(data: list[dict[str, Any]]) -> str:
 
 
 def load_weights(
-    model: GPT, path: Path | None, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
+    model: GPT, path: Path | None, config: TrainConfig, corpora: Corpora, say: Say
 ) -> Path | None:
     """Load the weights of the checkpoint `path`, or otherwise of `init_from`, if there is one.
 
@@ -149,7 +256,6 @@ def load_weights(
             f"{ours.context} are kept; no state of the optimizer"
         )
         return None
-    # Not by `config_of`: a new run does not need the settings that this version lacks.
     if trained.record and trained.record.settings.get("optimizer", "adamw") == config.optimizer:
         say(f"weights and state of the optimizer from {config.init_from}")
         return trained.folder

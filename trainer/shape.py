@@ -8,6 +8,8 @@ from typing import Any
 
 from schemas.values import did_you_mean
 
+ACTIVATIONS = ("gelu", "relu2")
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -31,6 +33,17 @@ class ModelConfig:
     activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
 
     def __post_init__(self) -> None:
+        for name in ("vocab_size", "context", "n_layer", "n_head", "width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is below 1")
+        if not 0 <= self.dropout < 1 or self.embedding_width < 0:
+            raise ValueError(
+                f"dropout {self.dropout} is not from 0 to 1, or embedding_width "
+                f"{self.embedding_width} is below 0"
+            )
+        if self.activation not in ACTIVATIONS:
+            hint = did_you_mean(self.activation, ACTIVATIONS)
+            raise ValueError(f"there is no activation {self.activation}{hint}")
         if self.width % self.n_head:
             raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
         head_width = self.width // self.n_head

@@ -8,9 +8,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-
-import msgspec
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from owt_pipeline.command_line import (
     Command,
@@ -20,7 +18,7 @@ from owt_pipeline.command_line import (
     configure_output,
 )
 from owt_pipeline.commands.run import REMADE, recorded_stages
-from owt_pipeline.commands.takedown_search import TEXTS_IN, Resolved, resolve, with_resolution
+from owt_pipeline.commands.takedown_search import TEXTS_IN, Found, find_documents
 from owt_pipeline.commands.why import readers_of
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
@@ -45,12 +43,12 @@ _WITH_TEXT = ("pages", "documents", "clean")
 
 
 def _flags(parser: CommandParser) -> None:
-    """Remove documents from corpus/ and tokens/ (a takedown). The command adds them to the run's
-    list of takedowns, so they stay removed whichever stages you rerun. Only the shards that
-    contain them are rewritten, and the report is rebuilt. Documents with the same text are removed
-    too: duplicates of a removed document, and the document that was kept instead of a URL or id
-    in your list. Later runs reject copies of the removed texts. The run stores hashes of these
-    texts, not the texts.
+    """Remove documents from corpus/ and tokens/ (a takedown). The command writes them to a file in
+    ledger/takedowns/, so they stay removed whichever stages you rerun. It compares all documents
+    of corpus/ with them, rewrites only the shards that contain them, and rebuilds the report.
+    Documents with the same text are removed too: duplicates of a removed document, and the
+    document that was kept instead of a URL or id in your list. Later runs reject copies of the
+    removed texts. The run stores hashes of these texts, not the texts.
 
     If the command is killed, run it again. Until it logs that the takedowns are recorded, nothing
     is removed. After that, `owt run` completes the removal, too.
@@ -65,7 +63,8 @@ def _flags(parser: CommandParser) -> None:
 
     takedown.txt has one URL, id or domain (example.org, with all hosts below it) per line. A #
     begins a comment. Entries that are not in the corpus are recorded too, so later runs reject
-    them.
+    them. If their documents come later, run the command again with the same list: it then also
+    knows their texts.
     """
     parser.add_argument(
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
@@ -83,6 +82,13 @@ def _flags(parser: CommandParser) -> None:
         help="reason to record in the ledger (default: %(default)s)",
     )
     parser.add_argument(
+        "--replaces",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="missing or damaged files of takedowns whose requests URLS.txt repeats",
+    )
+    parser.add_argument(
         "--dry_run", action="store_true", help="print what would be removed; change nothing"
     )
     parser.add_argument(
@@ -96,25 +102,27 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _forget(arguments: argparse.Namespace) -> int:
-    """Record the takedowns, and remove their documents from the corpus and what follows it."""
+    """Write the takedowns, and remove their documents from the corpus and what follows it."""
     configure_output(arguments)
     workdir = Storage(arguments.run)
     readers = readers_of(workdir)
     run = uuid.uuid4().hex
     with hold(workdir, run):
-        listed = read_takedowns(workdir, read_root(workdir)[0])
+        names = read_root(workdir)[0].takedowns
+        replaced = set(names).intersection(map(os.path.basename, arguments.replaces))
+        listed = read_takedowns(workdir, names, replaced)
         request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
-        if not request.ids and not request.domains:
+        if not request:
             raise UserError(
                 f"{arguments.urls} has no URL, id or domain, so there is nothing to forget: write "
                 "one per line"
             )
-        resolved = resolve(request, listed, workdir, readers, arguments.workers)
+        found = find_documents(request, listed, readers, arguments.workers)
         if not arguments.dry_run:
-            _record(workdir, run, listed, resolved)
-    _warn_of(resolved, workdir)
+            _record(workdir, run, listed, found, replaced)
+    _warn_of(found, workdir)
     say: Callable[[str], object] = (lambda _: None) if arguments.quiet else print
-    say(_effect_of(resolved, arguments.dry_run))
+    say(_effect_of(found, arguments.dry_run))
     if arguments.dry_run:
         return 0
     # A missing tokenizer must not keep documents in corpus/.
@@ -138,14 +146,15 @@ def _forget(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _record(workdir: Storage, run: str, listed: Takedowns, resolved: Resolved) -> None:
-    """Add the resolved takedowns to the run's list."""
-    extended = with_resolution(workdir, listed, resolved)
-    if extended != listed:
-        # The list is written before the root manifest names it, so a killed command leaves the
-        # earlier list in force.
-        path = write_takedowns(workdir, extended)
-        change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run)
+def _record(
+    workdir: Storage, run: str, listed: Takedowns, found: Found, replaced: Collection[str]
+) -> None:
+    """Write the takedowns that the run lacks to a file, and its name to the root manifest."""
+    rows = listed.lacking(found.takedowns)
+    if rows or replaced:
+        # From here on the takedowns are in force, also if the root is not replaced any more.
+        write_takedowns(workdir, rows, replaced)
+        change_root(workdir, lambda root: root, run)
     logger.info(
         "the takedowns are recorded in %s; if this command is interrupted, %s completes the "
         "removal",
@@ -154,38 +163,38 @@ def _record(workdir: Storage, run: str, listed: Takedowns, resolved: Resolved) -
     )
 
 
-def _effect_of(resolved: Resolved, is_dry_run: bool) -> str:
+def _effect_of(found: Found, is_dry_run: bool) -> str:
     """Return a line with the number of documents that are removed, or would be."""
     verb = "would be removed" if is_dry_run else "removed"
-    line = f"{pluralize(resolved.in_corpus, 'document')} {verb} from the corpus"
-    if resolved.copies:
-        duplicates = pluralize(resolved.copies, "duplicate")
+    line = f"{pluralize(found.in_corpus, 'document')} {verb} from the corpus"
+    if found.duplicates:
+        duplicates = pluralize(found.duplicates, "duplicate")
         line += f"; {duplicates} outside the corpus recorded, too"
     return line
 
 
-def _warn_of(resolved: Resolved, workdir: Storage) -> None:
+def _warn_of(found: Found, workdir: Storage) -> None:
     """Log the entries without a document, and the copies that stay or cannot be recognised."""
-    if resolved.unknown:
+    if found.unknown:
         logger.warning(
             "no document of %s matches %s of the list (%s); later runs reject such documents",
             workdir,
-            pluralize(len(resolved.unknown), "entry"),
-            _first_three(resolved.unknown),
+            pluralize(len(found.unknown), "entry"),
+            _first_three(found.unknown),
         )
-    if resolved.without_text:
+    if found.without_text:
         logger.warning(
             "later runs cannot recognise copies of %s, because none of %s has the text any more: "
             "%s",
-            pluralize(len(resolved.without_text), "document"),
+            pluralize(len(found.without_text), "document"),
             ", ".join(f"{name}/" for name in TEXTS_IN),
-            _first_three(resolved.without_text),
+            _first_three(found.without_text),
         )
-    if resolved.stay:
+    if found.stay:
         logger.warning(
             "the corpus keeps %s with the same text: %s; add them to the list to remove them, too",
-            pluralize(len(resolved.stay), "other document"),
-            _first_three(resolved.stay),
+            pluralize(len(found.stay), "other document"),
+            _first_three(found.stay),
         )
 
 
@@ -216,20 +225,19 @@ def _lines(path: str) -> list[str]:
         ) from error
 
 
-def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:
+def parse_request(lines: Iterable[str], path: str, detail: str) -> list[Takedown]:
     """Return the takedowns of a file's lines, which name a URL, an id or a domain each.
 
     Blank lines and comments, from a `#` on, are skipped. Raises UserError, with the line's number,
     for a line that names nothing.
     """
-    ids: dict[int, Takedown] = {}
-    domains: dict[str, str] = {}
+    requested: dict[int | str, Takedown] = {}
     for number, line in enumerate(lines, start=1):
         text = _COMMENT.sub("", line).strip()
         if not text:
             continue
         if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
-            ids[int(text)] = Takedown(None, detail)
+            requested.setdefault(int(text), Takedown(int(text), None, None, detail))
             continue
         try:
             # Read as a URL, joe@example.org would remove all pages of the domain example.org.
@@ -242,10 +250,10 @@ def parse_request(lines: Iterable[str], path: str, detail: str) -> Takedowns:
             ) from error
         # A host without a scheme and a path stands for its whole domain.
         if "://" not in text and "/" not in text:
-            domains[host] = detail
+            requested[host] = Takedown(None, None, host, detail)
         else:
-            ids[id_of(url)] = Takedown(url, detail)
-    return Takedowns(ids, domains)
+            requested[id_of(url)] = Takedown(id_of(url), url, None, detail)
+    return list(requested.values())
 
 
 main = Command("owt forget", _flags, _forget)

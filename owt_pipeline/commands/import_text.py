@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 from collections.abc import Sequence
 
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.commands.ignored_settings import mention_num_shards
 from owt_pipeline.commands.run import (
     check_flags,
     check_folder,
@@ -21,7 +21,7 @@ from owt_pipeline.commands.run import (
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.errors import UsageError, command
 from owt_pipeline.stages.import_text.stage import STAGE
-from schemas.settings import add_flags, flags_given
+from schemas.settings import ExitCode, add_flags, flags_given
 
 logger = logging.getLogger("owt")
 
@@ -74,6 +74,7 @@ def _import(argv: Sequence[str] | None) -> int:
         example = command("owt", "import", folder, "texts.jsonl")
         raise UsageError(f"import: the command has no files to import: name them, as in {example}")
     check_folder(runtime.workdir)
+    mention_num_shards(options.num_shards, runtime)
     flags_by_stage = {STAGE.name: flags}
     with keeping_first_flags(runtime.workdir, path, flags_by_stage) as keep_first_flags:
         results = run_stages([(STAGE, options)], runtime, keep_first_flags)
@@ -84,7 +85,8 @@ def _import(argv: Sequence[str] | None) -> int:
     keep_flags(runtime.workdir, path, flags_by_stage)
     counts = results[-1].manifest.counts
     if not counts.entered:
-        logger.warning("import: the files have no texts")
+        logger.error("import: the files have no texts")
+        return ExitCode.ERROR
     if counts.left and not arguments.quiet:
-        print(f"next:   {shlex.join(['owt', 'run', str(runtime.workdir)])}")
+        print(f"next:   {command('owt', 'run', runtime.workdir).strip('`')}")
     return code

@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.errors import UsageError, UserError, command
+from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
 from owt_pipeline.stages.export.card import Config, published_card
+from owt_pipeline.stages.export.corpus import applied_takedowns
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS
@@ -102,10 +103,11 @@ def _publish(arguments: argparse.Namespace) -> int:
     mention_running(workdir)
     corpus = DatasetReader.open(workdir, "corpus")
     tokens = DatasetReader.open(workdir, "tokens")
+    takedowns = in_force(workdir, require_run(workdir)).takedowns
     # Such a corpus may still contain documents that were taken down.
-    if lacks_takedowns(workdir):
+    if takedowns != applied_takedowns(corpus.manifest):
         raise UserError(
-            f"{workdir}/corpus was built before the list of takedowns changed: run "
+            f"{workdir}/corpus was built without the latest takedown: run "
             f"{command('owt', 'run', workdir)}, then publish"
         )
     fraction = float(tokens.manifest.options["val_fraction"])

@@ -8,7 +8,6 @@ import dataclasses
 import logging
 import os
 import re
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,13 +18,13 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.commands.dry_run import dry_run, dry_run_table
+from owt_pipeline.commands.ignored_settings import mention_num_shards
 from owt_pipeline.commands.setup import remember
 from owt_pipeline.engine.generations import is_last_generation_published
-from owt_pipeline.engine.plan import plan_stages
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import JobRuns, UserError, command
+from owt_pipeline.errors import JobRuns, UserError, command, settings_argument
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_manifest, read_root, require_run
 from owt_pipeline.pipeline import LAST, STAGES
@@ -105,6 +104,7 @@ def _run(argv: Sequence[str] | None) -> int:
     num_chosen = list(STAGES).index(arguments.until) + 1
     planned = list(zip(stages, options, strict=True))[:num_chosen]
     check_folder(runtime.workdir)
+    mention_num_shards(options[0].num_shards, runtime)
     if arguments.dry_run:
         print(dry_run_table(dry_run(planned, runtime)))
         return ExitCode.DONE
@@ -300,13 +300,13 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     if not all(result.manifest.counts.left for result in _stages_of_documents(results)):
         return "\n".join(lines)
     if "tokenize" in finished:
-        words = ["python", "-m", "trainer.train", "--data", workdir.path("tokens")]
+        words = ["python", "-m", "trainer", "--data", workdir.path("tokens")]
         words += ["--out", "gpt2", "--preset", "124M"]
     else:
         names = list(STAGES)
         next_stage = names[names.index(results[-1].stage.name) + 1]
         words = ["owt", "run", str(workdir), "--until", next_stage]
-    lines.append(f"next:   {shlex.join(words)}")
+    lines.append(f"next:   {command(*words).strip('`')}")
     return "\n".join(lines)
 
 
@@ -326,6 +326,8 @@ def places(
     paths = [word for word in other_words if word.endswith(".toml")]
     if len(paths) > 1:
         parser.error(f"unexpected {paths[1]!r}: the settings are in {paths[0]}")
+    # Advice to run the command again has to name these settings too.
+    settings_argument.set(paths[0] if paths else None)
     path = paths[0] if paths else config.settings_of(Storage(run))
     files = [word for word in other_words if word not in paths]
     return run, path, files
@@ -417,12 +419,6 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
         if options is not None:
             recorded.append((STAGES[name], options))
     return recorded
-
-
-def lacks_takedowns(workdir: Storage) -> bool:
-    """Return whether the corpus was made before the list of takedowns changed."""
-    plans = plan_stages(recorded_stages(("export",), workdir), workdir, require_run(workdir))
-    return not all(plan.finished for plan in plans)
 
 
 def runtime_of(

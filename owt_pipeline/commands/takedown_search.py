@@ -1,39 +1,27 @@
-"""Find the documents that a request to forget removes: those that it names, and their copies.
+"""Find the documents that a request to forget removes: those that it names, and their duplicates.
 
-1. Find the named documents by their ids and URLs.
-2. Add the documents that deduplication found to repeat them.
+1. Find the named documents by their ids, URLs and domains.
+2. Add the documents that deduplication found to have the same text.
 3. Take the fingerprints of their texts from the first folder that still has them.
-4. Search all texts for further copies, and record which files were searched.
+4. Compare the documents of corpus/ with these texts, to count the copies that export will remove,
+   and to keep documents of other sites that a named domain has copied.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
-from owt_pipeline.formats.fingerprint import fingerprints
-from owt_pipeline.formats.forgotten_texts import (
-    ForgottenTexts,
-    is_outdated,
-    write_forgotten,
-)
-from owt_pipeline.formats.takedowns import (
-    Resolution,
-    Takedown,
-    Takedowns,
-    digest_of_shard,
-    domain_detail,
-)
+from owt_pipeline.formats.fingerprint import Fingerprint, fingerprints
+from owt_pipeline.formats.takedowns import Takedown, Takedowns, domain_detail
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.stages.export.forgotten_texts import ForgottenTexts
 from schemas.manifest import ShardFile
 
 TEXTS_IN = ("clean", "corpus", "documents")
@@ -41,88 +29,24 @@ TEXTS_IN = ("clean", "corpus", "documents")
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """The result of looking up a request in a run.
+class Found:
+    """The documents that a request removes from a run.
 
     Attributes:
-      takedowns: the entries for the list: the request, the documents of its domains, and copies.
-      fingerprint_by_id: fingerprints of the texts that are to be recognised.
-      scanned: digest of each file of clean/ that was searched for copies, by shard.
+      takedowns: the request, the documents of its domains, and their duplicates.
       in_corpus: number of documents that leave the corpus.
-      copies: number of duplicates that are not in the corpus, and are forgotten with them.
+      duplicates: number of duplicates that are not in the corpus.
       unknown: entries that name no document.
       stay: ids of documents with the same text that are not removed.
       without_text: documents whose text is in no folder any more.
     """
 
-    takedowns: Takedowns
-    fingerprint_by_id: dict[int, Any]
-    scanned: dict[int, str]
+    takedowns: list[Takedown]
     in_corpus: int
-    copies: int
+    duplicates: int
     unknown: list[str]
     stay: list[str]
     without_text: list[str]
-
-
-def with_resolution(workdir: Storage, listed: Takedowns, resolved: Resolved) -> Takedowns:
-    """Return the list of takedowns with the results of a search.
-
-    Returns the same list if the search found nothing new. Writes the fingerprints of the texts.
-    """
-    stale = _stale_ids(workdir, listed)
-    number = len(listed.resolutions)
-    new_ids = {
-        key: msgspec.structs.replace(entry, resolution=number)
-        for key, entry in resolved.takedowns.ids.items()
-        if key not in listed.ids or key in stale
-    }
-    unresolved_domains = resolved.takedowns.domains.keys() - listed.resolved_domains.keys()
-    new_domains = dict.fromkeys(unresolved_domains, number)
-    if not new_ids and not new_domains:
-        return listed
-    new_texts = {key: text for key, text in resolved.fingerprint_by_id.items() if key in new_ids}
-    texts_path = write_forgotten(workdir, new_texts)
-    sha256 = ""
-    if texts_path:
-        sha256 = hashlib.sha256(workdir.read(texts_path)).hexdigest()
-    scans = list(listed.scans)
-    # Resolutions that searched the same files share one list of digests.
-    if resolved.scanned not in scans:
-        scans.append(resolved.scanned)
-    resolutions = []
-    for resolution in listed.resolutions:
-        if _has_outdated_texts(workdir, resolution):
-            # Its documents were searched again, and belong to the new resolution.
-            resolution = msgspec.structs.replace(resolution, texts="", sha256="")
-        resolutions.append(resolution)
-    resolutions.append(Resolution(scans.index(resolved.scanned), texts_path, sha256))
-    return Takedowns(
-        {**listed.ids, **new_ids},
-        {**resolved.takedowns.domains, **listed.domains},
-        {**new_domains, **listed.resolved_domains},
-        resolutions,
-        scans,
-    )
-
-
-def _stale_ids(workdir: Storage, takedowns: Takedowns) -> set[int]:
-    """Return the documents of the list that no resolution of this release has searched for."""
-    outdated = {
-        number
-        for number, resolution in enumerate(takedowns.resolutions)
-        if _has_outdated_texts(workdir, resolution)
-    }
-    return {
-        key
-        for key, entry in takedowns.ids.items()
-        if entry.resolution is None or entry.resolution in outdated
-    }
-
-
-def _has_outdated_texts(workdir: Storage, resolution: Resolution) -> bool:
-    """Return whether an earlier release wrote a resolution's fingerprints in another way."""
-    return bool(resolution.texts) and is_outdated(workdir, resolution.texts)
 
 
 class _Document(NamedTuple):
@@ -132,208 +56,177 @@ class _Document(NamedTuple):
     shard: int
 
 
-def resolve(
-    request: Takedowns,
+def find_documents(
+    request: Sequence[Takedown],
     listed: Takedowns,
-    workdir: Storage,
     readers: Mapping[str, DatasetReader],
     workers: int = 1,
-) -> Resolved:
-    """Return the documents that `request` removes from a run, with their copies.
+) -> Found:
+    """Return the documents that a request removes from a run with the takedowns `listed`.
 
-    A copy is a document that deduplication found to repeat a named one, or any text of `clean/`
-    that repeats one. Where `clean/` is lost, `corpus/` is searched. Were a copy left off the list,
-    other options could bring the text back under its URL.
-
-    Entries of the run's list `listed` without a resolution are looked up with the request, and so
-    are new documents of its domains.
+    Duplicates of a named document are listed with it. Otherwise one of them could take its place
+    under other options of deduplication. Copies that only their texts show are counted here, and
+    export finds them by the fingerprints.
     """
-    stale = {key: listed.ids[key] for key in _stale_ids(workdir, listed)}
-    requested = Takedowns({**stale, **request.ids}, {**listed.domains, **request.domains})
+    requested = Takedowns({"": request})
     named = _documents(readers, requested)
-    duplicates = _duplicates(readers, named, requested.ids)
-    entries = _entries(requested, named)
-    for key, original in duplicates.original_by_id.items():
-        entries[key] = Takedown(None, _repeats(original, named))
-    located = _documents(readers, Takedowns(entries))
-    for key, document in located.items():
-        entry = entries[key]
-        entries[key] = msgspec.structs.replace(
-            entry, url=entry.url or document.url, shard=document.shard
-        )
-
-    fingerprint_by_id = _fingerprints_of(readers, entries)
-    scan = _scan(readers, fingerprint_by_id, set(entries), workers)
-    removed = _removed(readers, [copy.url_id for copy in scan.copies])
-    stay = set(duplicates.stay)
-    for copy in scan.copies:
-        originals = []
-        for original in copy.originals:
-            if original in requested.ids or original in duplicates.original_by_id:
-                originals.append(original)
-        if originals:
-            detail = _repeats(originals[0], located)
-            entries[copy.url_id] = Takedown(copy.url, detail, copy.shard)
-            continue
-        # This document may be the original, and the one of the domain its copy.
-        if copy.url_id not in removed:
-            stay.add(copy.url_id)
-        # By the fingerprint, later runs would reject this document, too.
-        for original in copy.originals:
-            fingerprint_by_id.pop(original, None)
-    stay -= entries.keys()
-
-    takedowns = Takedowns(entries, requested.domains)
-    # Documents on the list are still in a corpus that was built before they were listed.
-    in_corpus = _documents_of(readers, "corpus", takedowns)
-    # A requested id without a document is on the list too, and is no copy.
-    copies = entries.keys() - named.keys() - requested.ids.keys()
-    copies_outside_corpus = copies - in_corpus.keys()
+    duplicates = _duplicates(readers, named, requested.detail_by_id)
+    entries = _entries(request, requested, named, duplicates)
+    located = _documents(readers, Takedowns({"": list(entries.values())}))
+    # A text that no folder has any more may be known from an earlier request.
+    text_by_id = {**listed.text_by_id, **_texts_of(readers, entries.keys(), located)}
     without_text = []
-    for key in named:
-        if key in entries and key not in scan.known_ids:
-            without_text.append(entries[key].url or str(key))
-    return Resolved(
-        takedowns=takedowns,
-        fingerprint_by_id=fingerprint_by_id,
-        scanned=scan.scanned,
-        in_corpus=len(in_corpus),
-        copies=len(copies_outside_corpus),
+    for key in sorted(named.keys() - text_by_id.keys()):
+        without_text.append(entries[key].url or str(key))
+    takedowns = [row for row in request if row.domain is not None]
+    for key, row in entries.items():
+        url = located[key].url if key in located else None
+        takedowns.append(row._replace(url=row.url or url, text=text_by_id.get(key)))
+    domain_ids = named.keys() - requested.detail_by_id.keys()
+    copies = _copies_in_corpus(readers, takedowns, listed, domain_ids, workers)
+    # By these fingerprints, export would remove documents of other sites.
+    repeat_others = duplicates.repeat_others | copies.repeat_others
+    in_corpus = _documents_of(readers, "corpus", Takedowns({"": takedowns})).keys()
+    # A requested id without a document is on the list too, and is no duplicate.
+    outside_corpus = entries.keys() - named.keys() - requested.detail_by_id.keys() - in_corpus
+    return Found(
+        takedowns=[_without_text(row, repeat_others) for row in takedowns],
+        in_corpus=len(in_corpus) + copies.num_removed,
+        duplicates=len(outside_corpus),
         unknown=_unknown_entries(request, requested, named),
-        stay=[str(key) for key in sorted(stay)],
+        stay=[str(key) for key in sorted(duplicates.stay | copies.stay)],
         without_text=without_text,
     )
 
 
+def _without_text(row: Takedown, ids: Container[int | None]) -> Takedown:
+    """Return a takedown, without its text if its id is among `ids`."""
+    return row._replace(text=None) if row.url_id in ids else row
+
+
 def _unknown_entries(
-    request: Takedowns, requested: Takedowns, named: Mapping[int, _Document]
+    request: Sequence[Takedown], requested: Takedowns, named: Mapping[int, _Document]
 ) -> list[str]:
     """Return the URLs, ids and domains of a request that name no document of the run."""
     domains = {requested.domain_of(document.url) for document in named.values() if document.url}
-    unknown = [entry.url or str(key) for key, entry in request.ids.items() if key not in named]
-    unknown += [domain for domain in request.domains if domain not in domains]
+    unknown = []
+    for row in request:
+        is_known = row.domain in domains if row.url_id is None else row.url_id in named
+        if not is_known:
+            unknown.append(row.url or row.domain or str(row.url_id))
     return unknown
 
 
-def _entries(requested: Takedowns, named: Mapping[int, _Document]) -> dict[int, Takedown]:
-    """Return the entries of the requested ids, and of the documents of the requested domains."""
-    entries = {key: Takedown(entry.url, entry.detail) for key, entry in requested.ids.items()}
+def _entries(
+    request: Sequence[Takedown],
+    requested: Takedowns,
+    named: Mapping[int, _Document],
+    duplicates: _Duplicates,
+) -> dict[int, Takedown]:
+    """Return the takedown of each requested id, document of a requested domain, and duplicate."""
+    entries = {row.url_id: row for row in request if row.url_id is not None}
     for key, document in named.items():
-        if key in entries or document.url is None:
-            continue
-        domain = requested.domain_of(document.url)
-        if domain is not None:
-            detail = domain_detail(domain, requested.domains[domain])
-            entries[key] = Takedown(document.url, detail)
+        domain = requested.domain_of(document.url or "")
+        if key not in entries and domain is not None:
+            detail = domain_detail(domain, requested.detail_by_domain[domain])
+            entries[key] = Takedown(key, document.url, None, detail)
+    for key, original in duplicates.original_by_id.items():
+        detail = f"repeats {named[original].url or original}, which was taken down"
+        entries[key] = Takedown(key, None, None, detail)
     return entries
 
 
-def _repeats(key: int, documents: Mapping[int, _Document]) -> str:
-    """Return the detail of a takedown for a copy of the document `key`."""
-    url = documents[key].url if key in documents else None
-    return f"repeats {url or key}, which was taken down"
-
-
-def _fingerprints_of(
-    readers: Mapping[str, DatasetReader], entries: Mapping[int, Takedown]
-) -> dict[int, Any]:
-    """Return the fingerprints of the documents on a list, from the first dataset with the text."""
-    fingerprint_by_id: dict[int, Any] = {}
+def _texts_of(
+    readers: Mapping[str, DatasetReader], ids: Collection[int], located: Mapping[int, _Document]
+) -> dict[int, Fingerprint]:
+    """Return the fingerprints of documents, from the first dataset that has the text."""
+    text_by_id: dict[int, Fingerprint] = {}
     for name in TEXTS_IN:
-        missing = np.array(sorted(entries.keys() - fingerprint_by_id.keys()), np.uint64)
-        if name not in readers or not len(missing):
+        missing_ids = set(ids) - text_by_id.keys()
+        if name != "documents":
+            missing_ids &= located.keys()
+        if name not in readers or not missing_ids:
             continue
-        shards = {entries[int(key)].shard for key in missing}
-        for shard in range(readers[name].num_shards):
-            # An entry without a shard may be in any.
-            if None not in shards and shard not in shards:
-                continue
+        missing = np.array(sorted(missing_ids), np.uint64)
+        shards: Iterable[int] = {located[key].shard for key in missing_ids & located.keys()}
+        if not missing_ids <= located.keys():
+            # A document that clean has rejected may be in any shard of documents/.
+            shards = range(readers[name].num_shards)
+        for shard in sorted(shards):
             for batch in _batches(readers[name], shard, ["url_id", "text"]):
                 is_missing = np.isin(batch["url_id"].to_numpy(), missing)
                 rows = batch.filter(pa.array(is_missing))
-                ids = rows["url_id"].to_pylist()
-                fingerprint_by_id.update(zip(ids, fingerprints(rows["text"]), strict=True))
-    return fingerprint_by_id
-
-
-class _Copy(NamedTuple):
-    """A document whose text repeats the texts of the listed documents `originals`."""
-
-    url_id: int
-    url: str | None
-    shard: int
-    originals: list[int]
+                texts = fingerprints(rows["text"])
+                text_by_id.update(zip(rows["url_id"].to_pylist(), texts, strict=True))
+    return text_by_id
 
 
 @dataclass(frozen=True)
-class _Scan:
-    """The result of a search of all texts.
+class _Copies:
+    """Documents of the corpus that repeat a text of a request, and that it does not list.
 
     Attributes:
-      copies: the documents that repeat a listed one, in the order of the shards.
-      scanned: digest of each file of clean/ that was searched, by shard.
-      known_ids: ids of the listed documents whose texts were known.
+      num_removed: number of documents that export will remove.
+      stay: ids of documents that repeat only documents of a domain. Such a document may be the
+        original, and the one of the domain its copy.
+      repeat_others: ids of these documents of a domain.
     """
 
-    copies: list[_Copy]
-    scanned: dict[int, str]
-    known_ids: set[int]
+    num_removed: int = 0
+    stay: set[int] = field(default_factory=set)
+    repeat_others: set[int] = field(default_factory=set)
 
 
-def _scan(
+def _copies_in_corpus(
     readers: Mapping[str, DatasetReader],
-    fingerprint_by_id: Mapping[int, Any],
-    listed_ids: Collection[int],
+    takedowns: Sequence[Takedown],
+    listed: Takedowns,
+    domain_ids: Collection[int],
     workers: int,
-) -> _Scan:
-    """Search the texts of the run for copies of forgotten texts, shard by shard.
+) -> _Copies:
+    """Return the documents of the corpus that repeat a text of `takedowns`.
 
-    Where the file of clean/ is lost, corpus/ is searched. It lacks the documents that deduplication
-    removed, so the shard does not count as searched.
+    `listed` are earlier takedowns, and `domain_ids` the documents that only a domain names.
     """
-    texts = ForgottenTexts.of(dict(fingerprint_by_id))
-    sorted_ids = np.array(sorted(listed_ids), np.uint64)
-    clean = readers.get("clean")
+    known = Takedowns({**listed.rows_by_name, "": takedowns})
+    text_by_id: dict[int, Fingerprint] = {}
+    for row in takedowns:
+        if row.url_id is not None and row.text is not None:
+            text_by_id[row.url_id] = row.text
+    ids = list(text_by_id)
+    texts = ForgottenTexts(list(text_by_id.values()))
     corpus = readers.get("corpus")
-    num_shards = max((reader.num_shards for reader in (clean, corpus) if reader), default=0)
-    scanned = {} if clean is None else _digests_of_complete_shards(clean)
+    num_shards = corpus.num_shards if corpus is not None and ids else 0
 
-    def search(shard: int) -> list[_Copy]:
-        reader = clean if shard in scanned else corpus
-        if reader is None:
-            return []
+    def search(shard: int) -> list[tuple[int, set[int]]]:
+        assert corpus is not None
         copies = []
-        for batch in _batches(reader, shard, ["url_id", "url", "text"]):
-            # Listed documents are removed by their ids, so only the others are compared.
-            is_listed = np.isin(batch["url_id"].to_numpy(), sorted_ids)
-            unlisted = batch.filter(pa.array(~is_listed))
+        for batch in _batches(corpus, shard, ["url_id", "url", "text"]):
+            url_ids = batch["url_id"].to_numpy()
+            rows = [row for row, _ in known.rows_to_forget(url_ids, batch["url"])]
+            unlisted = batch.take(np.setdiff1d(np.arange(batch.num_rows), rows))
             for match in texts.matches(unlisted["text"]):
-                url_id = unlisted["url_id"][match.row].as_py()
-                url = unlisted["url"][match.row].as_py()
-                copies.append(_Copy(url_id, url, shard, match.url_ids))
+                originals = {ids[position] for position in match.positions}
+                copies.append((unlisted["url_id"][match.row].as_py(), originals))
             progress.advance(batch.num_rows)
         progress.shard_done()
         return copies
 
-    copies: list[_Copy] = []
+    num_removed = 0
+    stay: set[int] = set()
+    repeat_others: set[int] = set()
     with (
         progress.step("forget", shards=num_shards),
         ThreadPoolExecutor(max(workers, 1)) as threads,
     ):
-        for copies_of_shard in threads.map(search, range(num_shards)):
-            copies += copies_of_shard
-    return _Scan(copies, scanned, set(fingerprint_by_id))
-
-
-def _digests_of_complete_shards(clean: DatasetReader) -> dict[int, str]:
-    """Return the digest of each shard of clean/ that has all its files."""
-    listed_files = DatasetReader(clean.workdir, clean.manifest)
-    digests = {}
-    for shard in range(clean.num_shards):
-        num_listed = len(listed_files.files("data", shard))
-        if len(_surviving_files(clean, shard)) == num_listed > 0:
-            digests[shard] = digest_of_shard(listed_files, shard)
-    return digests
+        for copies in threads.map(search, range(num_shards)):
+            for url_id, originals in copies:
+                if originals <= set(domain_ids):
+                    stay.add(url_id)
+                    repeat_others |= originals
+                else:
+                    num_removed += 1
+    return _Copies(num_removed, stay, repeat_others)
 
 
 @dataclass(frozen=True)
@@ -343,10 +236,12 @@ class _Duplicates:
     Attributes:
       original_by_id: the named document that each one repeats.
       stay: ids of documents that are not removed.
+      repeat_others: ids of the named documents that repeat one of `stay`.
     """
 
-    original_by_id: dict[int, int]
-    stay: set[int]
+    original_by_id: dict[int, int] = field(default_factory=dict)
+    stay: set[int] = field(default_factory=set)
+    repeat_others: set[int] = field(default_factory=set)
 
 
 def _duplicates(
@@ -358,10 +253,10 @@ def _duplicates(
     id (`ids`). If a domain names it, the kept document stays: the domain may have copied it.
     """
     if "duplicates" not in readers or not named:
-        return _Duplicates({}, set())
+        return _Duplicates()
     decisions = readers["duplicates"]
     original_by_kept = {key: key for key in named}
-    stay: set[int] = set()
+    kept_by_copy: dict[int, int] = {}
     for decision in _decisions(decisions, "url_id", named):
         kept = decision["kept_url_id"]
         if kept in named:
@@ -370,19 +265,14 @@ def _duplicates(
             original = original_by_kept.get(kept, decision["url_id"])
             original_by_kept[kept] = min(decision["url_id"], original)
         else:
-            stay.add(kept)
+            kept_by_copy[decision["url_id"]] = kept
     same_text = dict(original_by_kept)
     for decision in _decisions(decisions, "kept_url_id", original_by_kept):
         same_text[decision["url_id"]] = original_by_kept[decision["kept_url_id"]]
     original_by_id = {key: original for key, original in same_text.items() if key not in named}
-    return _Duplicates(original_by_id, stay - same_text.keys())
-
-
-def _removed(readers: Mapping[str, DatasetReader], ids: Collection[int]) -> set[int]:
-    """Return the documents among `ids` that deduplication removed."""
-    if "duplicates" not in readers or not ids:
-        return set()
-    return {decision["url_id"] for decision in _decisions(readers["duplicates"], "url_id", ids)}
+    repeat_others = {copy for copy, kept in kept_by_copy.items() if kept not in same_text}
+    stay = {kept_by_copy[copy] for copy in repeat_others}
+    return _Duplicates(original_by_id, stay, repeat_others)
 
 
 def _decisions(

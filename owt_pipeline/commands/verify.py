@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,15 +24,14 @@ import pyarrow as pa
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.id_accounting import decision_problems, id_problems, unique_problems
-from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.engine.stage import FINAL_DATASETS, KINDS_NEVER_DELETED
 from owt_pipeline.errors import UserError, command
-from owt_pipeline.formats.forgotten_texts import read_forgotten
-from owt_pipeline.formats.takedowns import fingerprint_paths_of, read_takedowns
+from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import COPY, problem_of_copy, require_run
 from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.export.corpus import applied_takedowns
 from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import hold, mention_running
@@ -50,6 +50,9 @@ _UPSTREAM = {
     "corpus": "clean",
     "tokens": "corpus",
 }
+
+# Of a shard that is published, or of an interrupted run.
+_SHARD_NAME = re.compile(r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow)")
 
 
 @dataclass
@@ -70,7 +73,7 @@ class Finding:
 
 
 def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
-    """Check each dataset of a run, in order.
+    """Check the takedowns of a run, and each dataset in order.
 
     With `repair`, remove damaged files, so that the next run rebuilds them. Raises NotFound if the
     folder is not a run.
@@ -80,6 +83,10 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
     if problem:
         path = workdir.path(COPY)
         yield Finding("manifest.json.copy", [f"{path} {problem}; it was rewritten"])
+    try:
+        in_force(workdir, root)
+    except UserError as error:
+        yield Finding("takedowns", [str(error)])
     names = [name for name in (*DATASETS, "report") if name in root.datasets]
     # Each dataset is compared with its inputs, so all lists of files are read first.
     lists = {name: _list_of(workdir, root.datasets[name]) for name in names}
@@ -116,6 +123,8 @@ def _examine(
     """
     if not manifest.counts.balanced:
         finding.problems.append(f"the ledger does not balance: {manifest.counts}")
+    if manifest.dataset == "corpus":
+        finding.problems += _takedown_problems(workdir, manifest, root)
     for dataset, digest in manifest.inputs.items():
         table = lists.get(dataset)
         if table is None:
@@ -129,13 +138,7 @@ def _examine(
         finding.damaged.append(manifest.files.path)
         raise listed
     missing = _missing_files(workdir, manifest, listed.files, finding)
-    if manifest.dataset == "corpus":
-        finding.problems += _takedown_problems(workdir, root)
-        if root.takedowns and not missing and lacks_takedowns(workdir):
-            finding.problems.append(
-                "the list of takedowns has changed since corpus/ was built: run "
-                f"{command('owt', 'run', workdir)} to rebuild it"
-            )
+    finding.problems += _foreign_files(workdir, manifest.dataset, listed.files)
     present = [file for file in listed.files if file.path not in missing]
     with progress.step(
         f"verify {manifest.dataset}", shards=len(present), rows=manifest.total_bytes, unit="bytes"
@@ -168,6 +171,22 @@ def _missing_files(
             "them if it needs them"
         )
     return missing
+
+
+def _foreign_files(workdir: Storage, dataset: str, files: Sequence[ShardFile]) -> Iterator[str]:
+    """Yield a problem for each file in a dataset's folder that no run has written.
+
+    A program that reads the folder takes its rows for the dataset's. Files of an interrupted run
+    have names of a shard, and names that begin with a dot or an underscore are not read.
+    """
+    names = {file.path for file in files}
+    for entry in workdir.walk(f"{dataset}/"):
+        is_hidden = entry.name.rpartition("/")[2].startswith((".", "_"))
+        if entry.name not in names and not is_hidden and not _SHARD_NAME.fullmatch(entry.name):
+            yield (
+                f"{workdir.path(entry.name)} does not belong to {dataset}/, although programs that "
+                "read the folder read it: move it to another folder"
+            )
 
 
 def _count_problems(
@@ -226,13 +245,19 @@ def _compare_input(
     )
 
 
-def _takedown_problems(workdir: Storage, root: Root) -> list[str]:
-    """Return the problems of the list of takedowns and its fingerprints of texts."""
+def _takedown_problems(workdir: Storage, corpus: Manifest, root: Root) -> list[str]:
+    """Return the problem of a corpus that was built with other takedowns than are in force."""
     try:
-        read_forgotten(workdir, fingerprint_paths_of(read_takedowns(workdir, root)))
-    except UserError as error:
-        return [str(error)]
-    return []
+        takedowns = in_force(workdir, root).takedowns
+    except UserError:
+        # The finding of the takedowns names the file.
+        return []
+    if takedowns == applied_takedowns(corpus):
+        return []
+    return [
+        f"corpus/ was built without the latest takedown: run {command('owt', 'run', workdir)} to "
+        "rebuild it"
+    ]
 
 
 def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:

@@ -18,11 +18,15 @@ import zstandard
 from owt_pipeline.command_line import Command, CommandParser, at_least
 from owt_pipeline.commands import run, verify
 from owt_pipeline.demo.server import serving
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import to_toml
 
 INPUTS = ("RS_demo.zst", "demo.warc.gz")
+
+# The folder of a demo's run for its inputs, by which a later demo recognises it.
+_INPUTS_FOLDER = ".inputs"
 
 # The hosts of the demo's web exist only on its server, so all are resolved to its address.
 SETTINGS = """\
@@ -115,7 +119,8 @@ def run_stages(folder: Path, workers: int) -> int:
     A repeated call continues with the generation that was begun last. Returns the exit code of
     `owt run`.
     """
-    months = _write_months(folder / ".inputs")
+    _check_folder(folder)
+    months = _write_months(folder / _INPUTS_FOLDER)
     settings_path = folder / "config.toml"
     root, _ = read_root(Storage(str(folder)))
     first_number = max(len(root.generations), 1)
@@ -130,6 +135,18 @@ def run_stages(folder: Path, workers: int) -> int:
             if code := run.main([*words, "--workers", str(workers)]):
                 return code
     return 0
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UserError for a folder with other files than those of an earlier demo."""
+    if (folder / _INPUTS_FOLDER).exists() or not folder.exists():
+        return
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    raise UserError(
+        f"{folder} has other files than a demo, which would replace its config.toml: give a new "
+        f"folder, as in {command('owt', 'demo', 'demo-run')}"
+    )
 
 
 def _write_months(folder: Path) -> list[str]:
@@ -158,7 +175,7 @@ def train(data: Path, out: Path) -> int:
         return 0
     # An earlier demo may have left a model there.
     shutil.rmtree(out, ignore_errors=True)
-    training = ["trainer.train", "--data", str(data), "--out", str(out), *TRAINING]
+    training = ["trainer", "--data", str(data), "--out", str(out), *TRAINING]
     sampling = ["trainer.tools.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     for words in (training, sampling):
         _say(shlex.join(["python", "-m", *words]))

@@ -37,6 +37,7 @@ from owt_pipeline.engine.stage import (
 )
 from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import NotFound, UserError, command
+from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import RecordPath, lost_files
 from owt_pipeline.ledger.dataset import DatasetReader, RecordsReader
 from owt_pipeline.storage.folder import Storage, at_once
@@ -100,9 +101,11 @@ def plan_stages(
     """Return the plan of each stage, in order.
 
     If none of the stages makes an input, the published dataset is read. Raises UserError if an
-    input is missing, or if files of an input are missing that none of the stages rebuilds.
+    input is missing, if files of an input are missing that none of the stages rebuilds, or if a
+    file of takedowns is missing or damaged.
     """
     keep_pandas_out()
+    root = in_force(workdir, root)
     plans: list[StagePlan] = []
     plan_by_dataset: dict[str, StagePlan] = {}
     for stage, options in stages:

@@ -1,4 +1,4 @@
-"""Fingerprints of forgotten texts, by which a list of takedowns recognises copies of them later.
+"""Fingerprints of forgotten texts, by which a run recognises copies of them later.
 
 A fingerprint is the hash of the normalised text and the hashes of its n-grams of words. Whatever
 the options of a run are, two texts are compared by the same n-grams.
@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from owt_pipeline.formats.shingles import chunked, hash_texts, hash_words, ngrams
 
-_NGRAM = 5
+NGRAM = 5
+"""Words of a shingle of a fingerprint."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def fingerprints(texts: pa.Array) -> list[Fingerprint]:
     prints: list[Fingerprint] = []
     for chunk in chunked(texts):
         words = hash_words(chunk)
-        sets = ngrams(words, _NGRAM).sets()
+        sets = ngrams(words, NGRAM).sets()
         prints += map(Fingerprint, hash_texts(chunk, words), sets)
     return prints
 

@@ -1,95 +1,89 @@
-"""The list of documents that a run must forget: a file in its ledger, named by its content.
+"""Takedowns: the documents and domains that a run must forget, in files.
 
-    ledger/takedowns-1f2e3d4c.jsonl             URLs, ids and domains, and how each was resolved
-    ledger/forgotten-5a6b7c8d.parquet           fingerprints of the forgotten texts, without texts
-    ledger/*.copy                               a copy of either, in case it is damaged or deleted
+    ledger/takedowns/1f2e3d4c5a6b7c8d.parquet     a request: a row for each document or domain
 
-The root manifest has the path of the list.
+A file is named by its content, and nothing rewrites or removes it. All files of the folder are in
+force, and all names that the root manifest has seen (`read_root` returns both). So neither an older
+root manifest nor a deleted file brings a document back. A missing or damaged file is an error until
+a later file replaces it, which takes the same request again.
 
-`owt forget` resolves entries: it looks for the documents that they name and for copies of their
-texts, and records the shards in which these are, and the files that it has searched. A shard made
-from a searched file is compared only with the entries found in it. A shard made from another file,
-of a later generation or after a change of settings, is compared with the complete entry, also by
-text.
+A row has a fingerprint of the document's text, not the text.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, command
+from owt_pipeline.formats.fingerprint import Fingerprint, hashing
 from owt_pipeline.formats.urls import host_of
-from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.storage.folder import Storage
-from schemas.datasets import LEDGER
+from owt_pipeline.ledger.root import TAKEDOWNS
+from owt_pipeline.storage.folder import Storage, at_once
 from schemas.manifest import Root
 
+_SCHEMA = pa.schema(
+    [
+        pa.field("url_id", pa.uint64()),
+        pa.field("url", pa.string()),
+        pa.field("domain", pa.string()),
+        pa.field("detail", pa.string(), nullable=False),
+        pa.field("digest", pa.binary(16)),
+        pa.field("shingles", pa.list_(pa.uint64())),
+    ]
+)
+_HASHING = b"hashing"
+_REPLACES = b"replaces"
 
-class Takedown(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A document to forget.
+
+class Takedown(NamedTuple):
+    """A document or a domain to forget.
 
     Attributes:
-      url: its URL if known.
-      detail: the detail of its reject row.
-      shard: the shard that it is in; None if no shard that was searched has it.
-      resolution: number of the resolution that searched for it; None in lists of earlier releases.
+      url_id: the document's id; None for a domain.
+      url: the document's URL if known.
+      domain: the domain, with all hosts below it; None for a document.
+      detail: the detail of the reject rows.
+      text: the fingerprint of the document's text; None if later copies are not to be rejected,
+        or the text is not known.
     """
 
+    url_id: int | None
     url: str | None
+    domain: str | None
     detail: str
-    shard: int | None = None
-    resolution: int | None = None
+    text: Fingerprint | None = None
 
 
-class Resolution(msgspec.Struct, frozen=True):
-    """One search for entries of the list.
-
-    Attributes:
-      scan: position in `Takedowns.scans` of the digests of the searched files.
-      texts: path of the fingerprints of the documents that were found; empty for none.
-      sha256: digest of that file.
-    """
-
-    scan: int
-    texts: str = ""
-    sha256: str = ""
-
-
-class Takedowns(msgspec.Struct, frozen=True):
-    """A list of takedowns.
+class Takedowns:
+    """The union of some files of takedowns.
 
     Attributes:
-      ids: documents to forget, by `url_id`.
-      domains: domains to forget, including all hosts below them, with the detail for the reject
-        rows.
-      resolved_domains: the resolution of each domain that has one.
-      resolutions: the searches, in order.
-      scans: for each distinct set of searched files, their digests by shard of clean/.
+      names: the names of the files, sorted.
+      detail_by_id: the documents to forget, with the detail of their reject rows.
+      detail_by_domain: the domains to forget, including all hosts below them.
+      rows_by_name: the rows of each file.
     """
 
-    ids: dict[int, Takedown] = {}
-    domains: dict[str, str] = {}
-    resolved_domains: dict[str, int] = {}
-    resolutions: list[Resolution] = []
-    scans: list[dict[int, str]] = []
-
-    def __or__(self, other: Takedowns) -> Takedowns:
-        """Return the union; for entries in both, the detail of `self` is kept.
-
-        The resolutions are those of `self`, since they are known by their numbers.
-        """
-        return msgspec.structs.replace(
-            self,
-            ids={**other.ids, **self.ids},
-            domains={**other.domains, **self.domains},
-        )
+    def __init__(self, rows_by_name: Mapping[str, Sequence[Takedown]]):
+        self.names = sorted(rows_by_name)
+        self.detail_by_id: dict[int, str] = {}
+        self.detail_by_domain: dict[str, str] = {}
+        self.rows_by_name = rows_by_name
+        # The first file by name decides, so the order of the requests does not matter.
+        for name in self.names:
+            for row in rows_by_name[name]:
+                if row.url_id is not None:
+                    self.detail_by_id.setdefault(row.url_id, row.detail)
+                elif row.domain is not None:
+                    self.detail_by_domain.setdefault(row.domain, row.detail)
 
     def rows_to_forget(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
         """Return (row, detail) of the rows to forget, in order.
@@ -98,40 +92,69 @@ class Takedowns(msgspec.Struct, frozen=True):
           url_ids: uint64 (n,), the documents.
           urls: strings (n,), their URLs; null for a document without one.
         """
-        listed_ids = np.fromiter(self.ids, np.uint64, len(self.ids))
-        listed_rows = np.flatnonzero(np.isin(url_ids, listed_ids)).tolist()
-        detail_by_row = {row: self.ids[int(url_ids[row])].detail for row in listed_rows}
-        if not self.domains:
+        listed_rows = np.flatnonzero(np.isin(url_ids, self._listed_ids)).tolist()
+        detail_by_row = {row: self.detail_by_id[int(url_ids[row])] for row in listed_rows}
+        if not self.detail_by_domain:
             return sorted(detail_by_row.items())
         for row, url in enumerate(urls.to_pylist()):
             if not url or row in detail_by_row:
                 continue
             domain = self.domain_of(url)
             if domain is not None:
-                detail_by_row[row] = domain_detail(domain, self.domains[domain])
+                detail_by_row[row] = domain_detail(domain, self.detail_by_domain[domain])
         return sorted(detail_by_row.items())
 
     def domain_of(self, url: str) -> str | None:
         """Return the listed domain that equals or contains the host of `url`; None if none does."""
         host = host_of(url)
         while host:
-            if host in self.domains:
+            if host in self.detail_by_domain:
                 return host
             host = host.partition(".")[2]
         return None
 
-    def pending(self, shard: int, digest: str) -> frozenset[int]:
-        """Return the numbers of the resolutions that have not searched this file of a shard."""
-        return frozenset(
-            number
-            for number, resolution in enumerate(self.resolutions)
-            if self.scans[resolution.scan].get(shard) != digest
-        )
+    @functools.cached_property
+    def _listed_ids(self) -> np.ndarray:
+        return np.fromiter(self.detail_by_id, np.uint64, len(self.detail_by_id))
 
+    def texts(self, without: Collection[str] = ()) -> list[Fingerprint]:
+        """Return the distinct texts of the files, except of the files `without`."""
+        text_by_digest: dict[bytes, Fingerprint] = {}
+        for name in self.names:
+            if name in without:
+                continue
+            for row in self.rows_by_name[name]:
+                if row.text is not None:
+                    text_by_digest[row.text.digest] = row.text
+        return list(text_by_digest.values())
 
-def fingerprint_paths_of(takedowns: Takedowns) -> tuple[str, ...]:
-    """Return the paths of all fingerprints that a list names."""
-    return tuple(resolution.texts for resolution in takedowns.resolutions if resolution.texts)
+    @functools.cached_property
+    def text_by_id(self) -> dict[int, Fingerprint]:
+        """Return the text of each document whose text is known."""
+        text_by_id: dict[int, Fingerprint] = {}
+        for name in self.names:
+            for row in self.rows_by_name[name]:
+                if row.url_id is not None and row.text is not None:
+                    text_by_id.setdefault(row.url_id, row.text)
+        return text_by_id
+
+    def lacking(self, rows: Iterable[Takedown]) -> list[Takedown]:
+        """Return the rows that none of the files has, with their detail and text.
+
+        A row without a text is not lacking if a file has it with a text.
+        """
+        known: set[tuple[int | None, str | None, str, bytes | None]] = set()
+        for own_rows in self.rows_by_name.values():
+            for row in own_rows:
+                known.add((row.url_id, row.domain, row.detail, None))
+                if row.text is not None:
+                    known.add((row.url_id, row.domain, row.detail, row.text.digest))
+        lacking = []
+        for row in rows:
+            digest = None if row.text is None else row.text.digest
+            if (row.url_id, row.domain, row.detail, digest) not in known:
+                lacking.append(row)
+        return lacking
 
 
 def domain_detail(domain: str, detail: str) -> str:
@@ -139,173 +162,121 @@ def domain_detail(domain: str, detail: str) -> str:
     return f"domain {domain}: {detail}"
 
 
-class ShardTakedowns(msgspec.Struct, frozen=True):
-    """The part of the list that concerns one shard.
+def write_takedowns(
+    workdir: Storage, rows: Iterable[Takedown], replaced: Collection[str] = ()
+) -> str:
+    """Write a file of takedowns; return its name.
 
-    Attributes:
-      takedowns: the entries that concern it.
-      fingerprint_paths: the fingerprints that its documents have to be compared with.
-      key: the part of the shard's key that depends on the list; None without such entries.
+    `replaced` are the names of missing and damaged files whose requests it takes again. If one of
+    them had the same content, it is restored.
     """
+    rows = sorted(rows, key=lambda row: (row.domain or "", row.url_id or 0, row.detail))
+    content = _encode(rows, ())
+    name = _name_of(content)
+    if not set(replaced) <= {name}:
+        content = _encode(rows, replaced)
+        name = _name_of(content)
+    workdir.write(f"{TAKEDOWNS}/{name}", content)
+    return name
 
-    takedowns: Takedowns
-    fingerprint_paths: tuple[str, ...]
-    key: object
+
+def _encode(rows: Sequence[Takedown], replaced: Collection[str]) -> bytes:
+    """Return a file's content; the same bytes for equal rows."""
+    metadata = {_HASHING: hashing().encode(), _REPLACES: msgspec.json.encode(sorted(replaced))}
+    columns = [
+        [row.url_id for row in rows],
+        [row.url for row in rows],
+        [row.domain for row in rows],
+        [row.detail for row in rows],
+        [row.text and row.text.digest for row in rows],
+        [row.text and row.text.shingles for row in rows],
+    ]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_arrays(arrays, schema=_SCHEMA.with_metadata(metadata))
+    pq.write_table(table, sink, compression="zstd")
+    return bytes(sink.getvalue().to_pybytes())
 
 
-def takedowns_of_shard(workdir: Storage, root: Root, shard: int, digest: str) -> ShardTakedowns:
-    """Return the entries that concern a shard made from the file of clean/ with this digest.
+def _name_of(content: bytes) -> str:
+    return f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
 
-    No row is read, so that a key can be computed whatever files are left.
+
+def in_force(workdir: Storage, root: Root) -> Root:
+    """Return the root with only the names of the files of takedowns that are in force.
+
+    These are all names of `root.takedowns`, except of files that were replaced. Raises UserError as
+    `read_takedowns`.
     """
-    index = _index(workdir, root.takedowns)
-    return index.of_shard(shard, digest)
+    names = read_takedowns(workdir, root.takedowns).names
+    return msgspec.structs.replace(root, takedowns=names)
 
 
-def digest_of_shard(reader: DatasetReader, shard: int) -> str:
-    """Return the digest of a shard's files in `Takedowns.scans`, from the list of files."""
-    return " ".join(file.sha256[:16] for file in reader.files("data", shard))
+def read_takedowns(
+    workdir: Storage, names: Iterable[str], replaced: Collection[str] = ()
+) -> Takedowns:
+    """Return the union of the files with these names, as `read_root` returns them.
 
-
-class _PendingEntries(NamedTuple):
-    """Entries with which a shard has to be compared completely.
-
-    Attributes:
-      entries: the entries.
-      fingerprint_paths: their fingerprints.
-      digest: SHA-256 of all of it.
+    The files in `replaced` may be missing or damaged, since their requests are taken again. Raises
+    UserError if another file is missing or damaged, or hashes texts in another way, unless one of
+    the files replaces it.
     """
-
-    entries: Takedowns
-    fingerprint_paths: tuple[str, ...]
-    digest: str
+    return _read(workdir, tuple(names), frozenset(replaced))
 
 
-class _ListIndex:
-    """A list of takedowns, by shard."""
+class _File(NamedTuple):
+    """A file of takedowns: its problem, "" for none, its rows, and the names that it replaces."""
 
-    def __init__(self, takedowns: Takedowns):
-        self._list = takedowns
-        self._ids_by_shard: dict[int, dict[int, Takedown]] = {}
-        self._has_unresolved = any(
-            domain not in takedowns.resolved_domains for domain in takedowns.domains
-        )
-        for key, entry in takedowns.ids.items():
-            self._has_unresolved |= entry.resolution is None
-            if entry.shard is not None:
-                self._ids_by_shard.setdefault(entry.shard, {})[key] = entry
-        # By the numbers of the resolutions, which are the same for most shards.
-        self._pending: dict[frozenset[int], _PendingEntries] = {}
-
-    def of_shard(self, shard: int, digest: str) -> ShardTakedowns:
-        """Return the entries that concern a shard whose file in clean/ has this digest."""
-        in_shard = self._ids_by_shard.get(shard, {})
-        numbers = self._list.pending(shard, digest)
-        if not numbers and not self._has_unresolved:
-            return ShardTakedowns(Takedowns(in_shard), (), _details(in_shard) or None)
-        if numbers not in self._pending:
-            self._pending[numbers] = self._entries_of(numbers)
-        pending = self._pending[numbers]
-        resolved = {key: entry for key, entry in in_shard.items() if key not in pending.entries.ids}
-        return ShardTakedowns(
-            takedowns=Takedowns(in_shard) | pending.entries,
-            fingerprint_paths=pending.fingerprint_paths,
-            key=[_details(resolved), pending.digest],
-        )
-
-    def _entries_of(self, numbers: Collection[int]) -> _PendingEntries:
-        """Return the complete entries of some resolutions, and the entries without a resolution."""
-        resolutions = {None, *numbers}
-        ids = self._list.ids.items()
-        resolved = self._list.resolved_domains
-        domains: dict[str, str] = {}
-        for domain, detail in self._list.domains.items():
-            if resolved.get(domain) in resolutions:
-                domains[domain] = detail
-        entries = Takedowns(
-            {key: entry for key, entry in ids if entry.resolution in resolutions}, domains
-        )
-        searches = [self._list.resolutions[number] for number in sorted(numbers)]
-        content = msgspec.json.encode(
-            [
-                _details(entries.ids),
-                sorted(domains.items()),
-                [search.sha256 for search in searches],
-            ]
-        )
-        return _PendingEntries(
-            entries=entries,
-            fingerprint_paths=tuple(search.texts for search in searches if search.texts),
-            digest=hashlib.sha256(content).hexdigest(),
-        )
-
-
-def _details(entries: Mapping[int, Takedown]) -> list[tuple[int, str]]:
-    return sorted((key, entry.detail) for key, entry in entries.items())
-
-
-@functools.lru_cache(maxsize=4)
-def _index(workdir: Storage, path: str) -> _ListIndex:
-    return _ListIndex(_read(workdir, path))
-
-
-def read_takedowns(workdir: Storage, root: Root) -> Takedowns:
-    """Return the run's list, empty if there is none; raise UserError for a damaged one."""
-    return _read(workdir, root.takedowns)
+    name: str
+    problem: str
+    rows: Sequence[Takedown] = ()
+    replaced: frozenset[str] = frozenset()
 
 
 # A process needs it for every shard. A file's name is made of its content, so it never changes.
 @functools.lru_cache(maxsize=4)
-def _read(workdir: Storage, path: str) -> Takedowns:
-    if not path:
-        return Takedowns()
-    content = read_kept(workdir, path)
-    try:
-        return msgspec.json.decode(content, type=Takedowns)
-    except msgspec.MsgspecError as error:
+def _read(workdir: Storage, names: tuple[str, ...], replaced: frozenset[str]) -> Takedowns:
+    files = at_once(functools.partial(_read_file, workdir), names)
+    all_replaced = replaced.union(*(file.replaced for file in files))
+    unusable = [file for file in files if file.problem and file.name not in all_replaced]
+    if unusable:
+        problems = [
+            f"{workdir.path(f'{TAKEDOWNS}/{file.name}')} {file.problem}" for file in unusable
+        ]
+        words = ["owt", "forget", workdir, "URLS.txt", "--replaces"]
+        words += [file.name for file in unusable]
         raise UserError(
-            f"{workdir.path(path)} is not a list of takedowns ({error}): use the release that "
-            "wrote it"
-        ) from error
+            f"{', '.join(problems)}: removed documents or copies of them would return. Restore the "
+            f"file from a backup, or take its request again: write its URLs, ids and domains into "
+            f"URLS.txt, and run {command(*words)}"
+        )
+    return Takedowns({file.name: file.rows for file in files if not file.problem or file.rows})
 
 
-def write_takedowns(workdir: Storage, takedowns: Takedowns) -> str:
-    """Write a list, named by its content; return its path, for the root."""
-    in_order = msgspec.structs.replace(
-        takedowns,
-        ids=dict(sorted(takedowns.ids.items())),
-        domains=dict(sorted(takedowns.domains.items())),
-    )
-    content = msgspec.json.encode(in_order)
-    return write_kept(workdir, f"{LEDGER}/takedowns", ".jsonl", content + b"\n")
+def _read_file(workdir: Storage, name: str) -> _File:
+    try:
+        content = workdir.read(f"{TAKEDOWNS}/{name}")
+    except FileNotFoundError:
+        return _File(name, "is missing")
+    if _name_of(content) != name:
+        return _File(name, "is damaged")
+    # Not `read_table`, which imports pyarrow.dataset and with it pandas, in half a second.
+    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+    metadata = table.schema.metadata
+    replaced = frozenset(msgspec.json.decode(metadata[_REPLACES], type=list[str]))
+    has_own_hashing = metadata[_HASHING] == hashing().encode()
+    problem = "" if has_own_hashing else "hashes texts in another way than this release"
+    return _File(name, problem, _rows_of(table, has_texts=has_own_hashing), replaced)
 
 
-COPY_SUFFIX = ".copy"
-
-
-def write_kept(workdir: Storage, stem: str, suffix: str, content: bytes) -> str:
-    """Write a file that cannot be rebuilt, and its copy; return its path."""
-    path = f"{stem}-{hashlib.sha256(content).hexdigest()[:8]}{suffix}"
-    workdir.write(path + COPY_SUFFIX, content)
-    workdir.write(path, content)
-    return path
-
-
-def read_kept(workdir: Storage, path: str) -> bytes:
-    """Return a file that `write_kept` wrote; from its copy, if it is damaged or missing.
-
-    Raises UserError if the copy is damaged, too.
-    """
-    for name in (path, path + COPY_SUFFIX):
-        try:
-            content = workdir.read(name)
-        except OSError:
-            continue
-        if hashlib.sha256(content).hexdigest()[:8] in path.rpartition("/")[2]:
-            if name != path:
-                workdir.write(path, content)
-            return content
-    raise UserError(
-        f"{workdir.path(path)} and its copy {workdir.path(path)}{COPY_SUFFIX} are missing or "
-        "damaged; without them, removed documents would return: restore either file from a backup"
-    )
+def _rows_of(table: pa.Table, *, has_texts: bool) -> list[Takedown]:
+    """Return the rows of a file, without their texts unless `has_texts`."""
+    # The shingles stay numbers of 8 bytes: as objects of Python they would take five times as much.
+    entries = table.drop_columns(["shingles"]).to_pylist()
+    rows = []
+    for entry, shingles in zip(entries, table["shingles"], strict=True):
+        text = None
+        if has_texts and entry["digest"] is not None:
+            text = Fingerprint(entry["digest"], shingles.values.to_numpy())
+        rows.append(Takedown(entry["url_id"], entry["url"], entry["domain"], entry["detail"], text))
+    return rows

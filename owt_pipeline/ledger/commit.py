@@ -155,6 +155,7 @@ class ShardWriter:
         self._sinks: dict[str, _Sink] = {}
         self._files: list[_OpenFile] = []
         self._referred_files: list[ShardFile] = []
+        self._kept: ShardRecord | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShardWriter:
@@ -214,6 +215,13 @@ class ShardWriter:
         """Add files that exist already, and that the shard needs, to its record."""
         self._referred_files += files
 
+    def keep(self, record: ShardRecord) -> None:
+        """Name the files and counts of an earlier record of the shard in place of written files.
+
+        For a shard that turns out to be unchanged, although its key has changed.
+        """
+        self._kept = record
+
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
         """Send rows to part `key` of the next step. An array (rows,) has the part of each row.
 
@@ -228,29 +236,33 @@ class ShardWriter:
             self._stack.__exit__(kind, error, traceback)  # type: ignore[arg-type]
             return
         with self._stack:
+            # Also if no file is published: the writer of a file closes it when it is collected.
             for sink in self._sinks.values():
                 sink.close()
-            if self._slices is not None:
-                self._slices.close()
-            left = sum(self._sinks[name].file.rows for name in self._outputs)
-            counts = Counts(self._entered, left, dict(sorted(self._rejected.items())))
-            if self._dataset and not counts.balanced:
-                raise LedgerError(
-                    f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}"
-                )
-            files = [self._publish(file) for file in self._files] + self._referred_files
             place = self._place
-            self.record = ShardRecord(
-                self.shard,
-                counts,
-                files,
-                stats=dict(sorted(self._stats.items())),
-                key=place.key,
-                made_from=place.made_from,
-                versions=dict(sorted(place.versions.items())),
-            )
+            record = self._kept or self._written_record()
+            self.record = msgspec.structs.replace(record, key=place.key, made_from=place.made_from)
             version = place.records.swap(place.name, self.record.to_json(), self._replaces)
             self.is_first = version is not None
+
+    def _written_record(self) -> ShardRecord:
+        """Publish the files, and return their record; raise LedgerError if a row is missing."""
+        if self._slices is not None:
+            self._slices.close()
+        left = sum(self._sinks[name].file.rows for name in self._outputs)
+        counts = Counts(self._entered, left, dict(sorted(self._rejected.items())))
+        if self._dataset and not counts.balanced:
+            raise LedgerError(
+                f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}"
+            )
+        files = [self._publish(file) for file in self._files] + self._referred_files
+        return ShardRecord(
+            self.shard,
+            counts,
+            files,
+            stats=dict(sorted(self._stats.items())),
+            versions=dict(sorted(self._place.versions.items())),
+        )
 
     def _publish(self, open_file: _OpenFile) -> ShardFile:
         file = open_file.file

@@ -23,9 +23,12 @@ from schemas.manifest import ROOT, Manifest, ManifestError, Root
 logger = logging.getLogger("owt")
 
 COPY = f"{ROOT}.copy"
-"""A copy of the root, in case it is damaged: generations and takedowns are nowhere else."""
+"""A copy of the root, in case it is damaged: generations are nowhere else."""
 
-_TAKEDOWNS = re.compile(r"takedowns-[0-9a-f]{8}\.jsonl")
+TAKEDOWNS = f"{LEDGER}/takedowns"
+"""The folder of the files of takedowns. `formats/takedowns.py` reads and writes them."""
+
+_TAKEDOWN_NAME = re.compile(r"[0-9a-f]{16}\.parquet")
 
 # The version of the root whose copy this process has checked, by folder.
 _checked: dict[str, str] = {}
@@ -35,10 +38,23 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
     """Return the root manifest and its version; an empty one, and None, if there is none.
 
     A damaged or missing root is restored from its copy. A damaged, missing or older copy is
-    replaced. A restored root names the longest list of takedowns in the ledger, whatever the copy
-    names. Lists only grow, and an older list would bring back removed documents. Raises UserError
-    if the root and its copy are damaged.
+    replaced. The returned root also has the names of all files of takedowns, so that neither an
+    older root nor an older copy brings back removed documents. Raises UserError if the root and its
+    copy are damaged.
     """
+    root, version = _read_stored_root(workdir)
+    return _with_takedowns(workdir, root), version
+
+
+def _with_takedowns(workdir: Storage, root: Root) -> Root:
+    """Return the root with the names of all files of takedowns, also of those that it lacks."""
+    names = {entry.name for entry in (workdir / TAKEDOWNS).walk()}
+    names = {name for name in names if _TAKEDOWN_NAME.fullmatch(name)}
+    return msgspec.structs.replace(root, takedowns=sorted(names.union(root.takedowns)))
+
+
+def _read_stored_root(workdir: Storage) -> tuple[Root, str | None]:
+    """Return the root manifest as it is stored, and its version, as `read_root`."""
     content, version = workdir.read_version(ROOT) or (b"", None)
     with contextlib.suppress(ManifestError):
         if version is not None:
@@ -50,7 +66,7 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
                 _checked[workdir.uri] = version
             return root, version
         if not workdir.exists(COPY):
-            return Root(takedowns=_longest_takedowns(workdir)), None
+            return Root(), None
     try:
         copy = Root.from_json(workdir.read(COPY), workdir.path(COPY))
     except (FileNotFoundError, ManifestError) as error:
@@ -58,12 +74,10 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
             f"{workdir.path(ROOT)} and its copy are damaged ({error}): restore one of them from a "
             "backup"
         ) from error
-    takedowns = _longest_takedowns(workdir) or copy.takedowns
-    restored = msgspec.structs.replace(copy, takedowns=takedowns)
     logger.warning("%s was damaged or missing; restored it from its copy", workdir.path(ROOT))
     # If two processes restore it at once, only one succeeds, and both read the same root.
-    workdir.swap(ROOT, restored.to_json(), version)
-    return read_root(workdir)
+    workdir.swap(ROOT, copy.to_json(), version)
+    return _read_stored_root(workdir)
 
 
 def problem_of_copy(workdir: Storage) -> str:
@@ -100,16 +114,6 @@ def _renew_copy(workdir: Storage, root: Root, content: bytes) -> None:
     copy, version = workdir.read_version(COPY) or (None, None)
     if _problem_of_copy(root, content, copy):
         workdir.swap(COPY, content, version)
-
-
-def _longest_takedowns(workdir: Storage) -> str:
-    """Return the path of the longest list of takedowns in the ledger; "" if there is none."""
-    entries = (workdir / LEDGER).walk("takedowns-")
-    lists = [entry for entry in entries if _TAKEDOWNS.fullmatch(entry.name)]
-    if not lists:
-        return ""
-    longest = max(lists, key=lambda entry: (entry.bytes, entry.modified, entry.name))
-    return f"{LEDGER}/{longest.name}"
 
 
 def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root, str | None]:
@@ -157,13 +161,13 @@ def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tu
 def change_root(
     workdir: Storage, change: Callable[[Root], Root], run: str
 ) -> tuple[Root, str | None]:
-    """Replace the root by `change(root)`, unless that is equal; return it and its version.
+    """Replace the root by `change(root)`, unless that is stored; return it and its version.
 
     The process must hold the run's lock.
     """
-    root, version = read_root(workdir)
-    changed = change(root)
-    return (root, version) if changed == root else swap_root(workdir, changed, version, run)
+    stored, version = _read_stored_root(workdir)
+    changed = change(_with_takedowns(workdir, stored))
+    return (stored, version) if changed == stored else swap_root(workdir, changed, version, run)
 
 
 def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:

@@ -43,7 +43,6 @@ _REMOVABLE = re.compile(
         (
             r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow)",
             r"warc/part-\d{5}/(?:attempt|archive-.+\.warc\.gz)",
-            rf"{LEDGER}/takedowns-[0-9a-f]{{8}}\.jsonl(?:\.copy)?",
             rf"{LEDGER}/\w+/\w+/part-\d{{5}}-[0-9a-f]{{8}}\.\w+",
             rf"{LEDGER}/\w+/[\w.]+-[0-9a-f]{{8}}\.\w+",
         )
@@ -90,7 +89,7 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
     if version is None:
         return
     keys: dict[str, list[str]] = {}
-    named = {root.takedowns, f"{root.takedowns}.copy"}
+    named: set[str] = set()
     for manifest in root.datasets.values():
         try:
             table = DatasetReader(workdir, manifest).table_of_files
@@ -119,11 +118,8 @@ def sweep(workdir: Storage, run: str, since: float, *, is_complete: bool = False
     def is_removable(name: str) -> bool:
         if name in named or not _is_file(name):
             return False
-        folder, _, rest = name.removeprefix(f"{LEDGER}/").partition("/")
+        folder, _, _ = name.removeprefix(f"{LEDGER}/").partition("/")
         stage = stage_by_folder.get(folder, folder)
-        if not rest:
-            # A list of takedowns is in the ledger itself.
-            return True
         if stage not in keys:
             return False
         # A takedown between a killed stage and its continuation must leave the stage's files.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import errno
-import functools
 import importlib.util
 import io
 import os
@@ -25,9 +24,9 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.fs
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.storage.s3_settings import s3_settings
 
 _Answer = TypeVar("_Answer")
 
@@ -148,8 +147,20 @@ class Bucket:
     def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
         """Write if the object has this version, or with None if it is missing.
 
-        Returns the new version, or None if nothing was written.
+        Returns the new version, or None if nothing was written. S3 also refuses a write while
+        another one of the object is under way, and that one may fail. So the write is repeated for
+        as long as the object is as it was.
         """
+        end = time.monotonic() + _RETRY_SECONDS
+        wait = 0.1
+        while (new_version := self._try_put_if(name, content, version)) is None:
+            if self._current_version(name) != version or time.monotonic() + wait > end:
+                return None
+            time.sleep(wait)
+            wait = min(2 * wait, 5.0)
+        return new_version
+
+    def _try_put_if(self, name: str, content: bytes, version: str | None) -> str | None:
         from obstore import exceptions
 
         known = {"version": version} if self._of_version == "version" else {"e_tag": f'"{version}"'}
@@ -167,6 +178,12 @@ class Bucket:
                 raise
             return None
 
+    def _current_version(self, name: str) -> str | None:
+        """Return the version of an object; None if it is missing."""
+        with contextlib.suppress(FileNotFoundError), self._request(name) as (store, key):
+            return self._version(store.head(key))
+        return None
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects. Missing objects are ignored."""
         try:
@@ -178,17 +195,14 @@ class Bucket:
                 self.delete([name])
 
     def _asked(self, request: Callable[[], _Answer]) -> _Answer:
-        """The answer to a request for reading."""
-        return (
-            request()
-            if self._scheme in _CREDENTIALS
-            else _retried(request, "403 Forbidden", _REFUSED_SECONDS)
-        )
+        """Return the answer to a request for reading."""
+        if self._scheme in _CREDENTIALS:
+            return request()
+        return _retried(request, "403 Forbidden", _REFUSED_SECONDS)
 
     def _version(self, answer: Any) -> str:
-        return str(answer[self._of_version]).strip(
-            '"'
-        )  # in Azure's listings, an etag has no quotes
+        # In Azure's listings, an etag has no quotes.
+        return str(answer[self._of_version]).strip('"')
 
     @contextlib.contextmanager
     def _request(self, name: str) -> Iterator[tuple[Any, str]]:
@@ -371,7 +385,7 @@ def _store(scheme: str, place: str, seconds: float) -> Any:
         return HTTPStore.from_url(f"{scheme}://{place}", **options)
     if scheme == "gs":
         return GCSStore(name, **options)
-    return S3Store(name, **_s3_settings(name, user == "anonymous"), **options)
+    return S3Store(name, **s3_settings(name, user == "anonymous"), **options)
 
 
 def _failure(error: Exception) -> Failure | None:
@@ -415,36 +429,3 @@ def _retried(
                 raise
         time.sleep(wait)
         wait = min(2 * wait, 5.0)
-
-
-def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
-    """Return the settings that obstore does not find: an endpoint, the region, a profile's keys."""
-    settings: dict[str, Any] = {}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if endpoint:
-        settings["endpoint"] = endpoint
-    if os.environ.get("AWS_PROFILE") and not anonymous:
-        try:
-            from obstore.auth.boto3 import Boto3CredentialProvider
-        except ImportError as error:
-            raise UserError(
-                "AWS_PROFILE needs boto3, which reads ~/.aws: pip install boto3"
-            ) from error
-        settings["credential_provider"] = Boto3CredentialProvider()
-        region = region or settings["credential_provider"].config.get("region")
-    if region is None and not endpoint:
-        region = _region_of(bucket)
-    if region:
-        settings["region"] = region
-    return settings
-
-
-@functools.cache
-def _region_of(bucket: str) -> str | None:
-    """Return the region of a bucket of S3; None if it cannot be found."""
-    try:
-        return str(pyarrow.fs.resolve_s3_region(bucket))
-    except OSError:
-        # The first request will raise a clear error.
-        return None

@@ -30,6 +30,7 @@ FORMS = [
     "extraction --parts structure metadata --every 20",
     "extraction --every 60 --only trafilatura",
     "fetch --hosts 2 --pages 5 --repeats 1",
+    "fetch --calls --hosts 2 --pages 5",
     "fetch --memory --urls 100",
     "gpu_check --tiny --device cpu",
     "scale small",

@@ -109,7 +109,7 @@ def test_each_task_starts_its_stage_with_the_runs_flags(dag: Any, tmp_path: Path
             "--yes",
             "--urls_only",
         ],
-        ["-m", "trainer.train", "--data=/data/run one/tokens", "--out=/data/gpt2", *TINY],
+        ["-m", "trainer", "--data=/data/run one/tokens", "--out=/data/gpt2", *TINY],
     ]
     for stage, command in zip(ORDER, stages, strict=True):
         words = ["/data/run one", "/data/owt.toml", "--until", stage, "--runner=FnApiRunner"]

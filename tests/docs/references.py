@@ -197,7 +197,7 @@ class Project:
 
     Attributes:
       root: the repository's folder.
-      flags_of: returns the flags of a program, such as "owt run" or "trainer.train"; None if they
+      flags_of: returns the flags of a program, such as "owt run" or "trainer"; None if they
         are not known.
       commands: the commands of `owt`.
       tables: the keys of each table of a settings file, such as "clean" and "clean.c4".

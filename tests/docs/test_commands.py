@@ -66,6 +66,8 @@ def train_here(command: str) -> None:
     printed = subprocess.check_output(["bash", "-c", PRINTING + command], text=True)
     for words in printed.rstrip("\n").split("\n\n"):
         module, *arguments = words.split("\n")
+        if module == "trainer":
+            module = "trainer.__main__"
         run_here(partial(importlib.import_module(module).main, arguments))
 
 

@@ -140,6 +140,8 @@ def flags_of(program: str) -> frozenset[str] | None:
         command = program.removeprefix("owt ")
         flags = flags_of_main(lambda: cli.main([command]))
         return flags | BEAM if command == "run" else flags
+    if program == "trainer":
+        program = "trainer.__main__"
     file = REPOSITORY / f"{program.replace('.', '/')}.py"
     if not file.is_file():
         return None
@@ -207,7 +209,7 @@ def test_whatever_a_text_names_exists(project: Project) -> None:
         ("or `make TORCH=none nothing`", "target nothing"),
         ("give --no_such_flag", "flag --no_such_flag"),
         ("owt ls RUN --threshold 0.5", "flag owt ls --threshold"),
-        ("python -m trainer.train --dumps X", "flag trainer.train --dumps"),
+        ("python -m trainer --dumps X", "flag trainer --dumps"),
         ("the setting `no_such_setting`", "setting no_such_setting"),
         ("`max_pages` under `[clean]`", "setting max_pages"),
         ("`filtres = ['c4']`", "setting filtres"),
@@ -232,7 +234,7 @@ def test_a_dead_reference_is_found(project: Project, text: str, expected: str) -
     "text",
     [
         "docs/how-to/*.md and `engine/graph.py`, by owt_pipeline.pipeline:build",
-        "`owt run RUN --until fetch`, then `owt ls RUN`; `python -m trainer.train --data run/tokens`",
+        "`owt run RUN --until fetch`, then `owt ls RUN`; `python -m trainer --data run/tokens`",
         "--dry_run shows it; `make test TORCH=none` is without torch",
         "`filters = ['c4']` under `[clean]`, or `max_word_length` in `[clean.gopher_quality]`",
         "[Design](design.md#the-ledger), `DatasetReader`, `owt run RUN --runner=FlinkRunner`",

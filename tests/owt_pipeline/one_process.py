@@ -15,8 +15,9 @@ from unittest import mock
 
 from owt_pipeline.engine import graph, lifecycle, parts, plan, runner, stage_work
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats import forgotten_texts, takedowns
+from owt_pipeline.formats import takedowns
 from owt_pipeline.ledger import dataset, root
+from owt_pipeline.stages.export import corpus
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.disk import Disk
 from tests.owt_pipeline.runs import ask_owt
@@ -25,8 +26,7 @@ from tests.owt_pipeline.runs import ask_owt
 def forget_processes() -> None:
     """Clear what this process has cached about a run, as the start of a process would."""
     takedowns._read.cache_clear()
-    takedowns._index.cache_clear()
-    forgotten_texts.read_forgotten.cache_clear()
+    corpus._forgotten_texts.cache_clear()
     plan._warn_once.cache_clear()
     stage_work._opened = None
     root._checked.clear()

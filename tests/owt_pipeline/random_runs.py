@@ -120,6 +120,9 @@ class Program:
         """Follow an error message; return whether it advised anything."""
         error = next((line for line in output.splitlines() if "owt: error" in line), output)
         commands = re.findall(r"`(owt [^`]+)`", error)
+        # The list has the lines of all requests, also of one whose file is lost.
+        request_list = str(self.run.parent / "list.txt")
+        commands = [command.replace("URLS.txt", request_list) for command in commands]
         if "settings" in error or "give at least one of --dumps" in error:
             self._remove(self.run / "settings.toml")
             commands.append(shlex.join(["owt", *map(str, self._complete_run())]))

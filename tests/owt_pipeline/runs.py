@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.cli import main
+from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT, FileTable, Generation, Manifest, Root, ShardFile, ledger_of
 from tests.owt_pipeline.one_stage import run_alone
@@ -151,6 +152,11 @@ def folders_of(dataset: str) -> tuple[str, ...]:
 def root_of(run: Path) -> Root:
     """Return the root manifest of a run."""
     return Root.from_json((run / ROOT).read_bytes())
+
+
+def takedowns_of(run: Path) -> Takedowns:
+    """Return the takedowns of a run that its root manifest names."""
+    return read_takedowns(Storage(str(run)), root_of(run).takedowns)
 
 
 def manifest_of(run: Path, dataset: str) -> Manifest:

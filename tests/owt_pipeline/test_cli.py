@@ -336,7 +336,7 @@ def test_a_run_ends_with_its_results_and_the_next_command(
         ["tokens", f"{small_run}/tokens"],
         ["report", f"{small_run}/report/index.html"],
     ]
-    train = f"python -m trainer.train --data {small_run}/tokens --out gpt2 --preset 124M"
+    train = f"python -m trainer --data {small_run}/tokens --out gpt2 --preset 124M"
     assert next_line == f"next:   {train}"
 
 

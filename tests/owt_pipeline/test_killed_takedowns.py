@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from owt_pipeline.cli import main
 from owt_pipeline.engine import lifecycle
 from owt_pipeline.ledger import sweep as sweeping
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.one_process import forget_processes
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, owt, root_of, rows_of
+from tests.owt_pipeline.one_process import forget_processes, refuse_writes, stopping_at
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, owt, root_of, rows_of, run_here
 from tests.owt_pipeline.test_two_events import write_texts
 
 _KILL_AT = """\
@@ -98,15 +99,13 @@ def check_forgotten(run: Path, run_without: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "when", "has_list"),
+    ("target", "when", "has_file"),
     [
-        (f"{_FORGET}.resolve", "before", False),
+        (f"{_FORGET}.find_documents", "before", False),
         (f"{_SEARCH}.fingerprints", "before", False),
         (f"{_SEARCH}.fingerprints", "after", False),
-        (f"{_SEARCH}.write_forgotten", "before", False),
-        (f"{_SEARCH}.write_forgotten", "after", False),
         (f"{_FORGET}.write_takedowns", "before", False),
-        (f"{_FORGET}.write_takedowns", "after", False),
+        (f"{_FORGET}.write_takedowns", "after", True),
         (f"{_FORGET}.change_root", "after", True),
         (f"{_FORGET}.run_stages", "before", True),
         ("owt_pipeline.engine.runner.plan_stages", "before", True),
@@ -120,18 +119,34 @@ def test_a_takedown_killed_in_its_search_can_be_continued(
     request_list: Path,
     target: str,
     when: str,
-    has_list: bool,
+    has_file: bool,
     command: str,
 ) -> None:
-    """Nothing is forgotten before the run has the list. Then owt run continues the takedown."""
+    """Nothing is forgotten before the file is written. Then owt run continues the takedown."""
     kill_at(target, when, "forget", run, request_list, "--workers", 1)
     if command == "run":
         ask_owt("run", run, "--workers", 1)
-        assert (forgotten not in corpus_urls(run)) == has_list
-        assert bool(root_of(run).takedowns) == has_list
+        assert (forgotten not in corpus_urls(run)) == has_file
+        assert bool(root_of(run).takedowns) == has_file
         assert "no problems found" in ask_owt("verify", run)
-    if command == "forget" or not has_list:
+    if command == "forget" or not has_file:
         ask_owt("forget", run, request_list, "--workers", 1)
+    check_forgotten(run, run_without)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_writes", range(30))
+def test_a_takedown_stopped_at_any_write_is_whole_or_not_begun(
+    run: Path, run_without: Path, forgotten: str, request_list: Path, num_writes: int
+) -> None:
+    with stopping_at(num_writes, refuse_writes):
+        run_here(lambda: int(main(["forget", str(run), str(request_list)]) not in (0, 1)))
+    has_file = any((run / "ledger").glob("takedowns/*.parquet"))
+    forget_processes()
+    ask_owt("run", run, "--workers", 1)
+    assert (forgotten not in corpus_urls(run)) == has_file
+    assert "no problems found" in ask_owt("verify", run)
+    ask_owt("forget", run, request_list, "--workers", 1)
     check_forgotten(run, run_without)
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.demo.server import serving
-from owt_pipeline.formats.takedowns import Takedowns, write_takedowns
+from owt_pipeline.formats.takedowns import Takedown, write_takedowns
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
@@ -123,29 +123,32 @@ def test_a_lost_archive_is_restored(run: Path, finished_run: Path, tmp_path: Pat
 
 
 def test_takedowns_are_applied_before_the_corpus_is_published(run: Path) -> None:
-    """The list is in the run, as after an `owt forget` that was killed before export ran."""
-    path = write_takedowns(Storage(str(run)), Takedowns({}, {"courier.demo.test": "on request"}))
-    (run / ROOT).write_bytes(msgspec.structs.replace(root_of(run), takedowns=path).to_json())
+    """The file is in the run, as after an `owt forget` that was killed before export ran."""
+    write_takedowns(Storage(str(run)), [Takedown(None, None, "courier.demo.test", "on request")])
     code, output = attempt(["verify", run])
-    assert (code, "list of takedowns has changed since corpus/ was built: run `" in output) == (
-        1,
-        True,
-    )
-    heal(["publish", run, "hf://a/b"], "before the list of takedowns changed")
+    assert (code, "corpus/ was built without the latest takedown: run `" in output) == (1, True)
+    heal(["publish", run, "hf://a/b"], "was built without the latest takedown")
     assert attempt(["verify", run])[0] == 0
     assert "forgotten" in manifest_of(run, "corpus").counts.rejected
 
 
-def test_a_lost_list_of_takedowns_is_restored(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("remedy", ["restore", "replace"])
+def test_a_lost_file_of_takedowns_is_restored_or_replaced(
+    run: Path, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forget(run)
-    (path,) = [run / root_of(run).takedowns]
+    (path,) = (run / "ledger/takedowns").iterdir()
     backup = path.read_bytes()
-    for lost in (path, path.with_name(f"{path.name}.copy")):
-        lost.unlink()
+    path.unlink()
     words = ["run", run, "--min_tokens", "65", "--workers", "1"]
     code, output = attempt(words)
-    assert (code, "restore either file from a backup" in output) == (1, True), output
-    path.write_bytes(backup)
+    assert (code, "Restore the file from a backup" in output) == (1, True), output
+    if remedy == "restore":
+        path.write_bytes(backup)
+    else:
+        (run.parent / "list.txt").rename(run.parent / "URLS.txt")
+        monkeypatch.chdir(run.parent)
+        follow(output, words)
     assert attempt(words)[0] == 0
 
 

@@ -155,7 +155,7 @@ def test_a_lost_root_is_restored_from_its_copy(
 ) -> None:
     run = Storage(str(tmp_path))
     root, _ = change_root(
-        run, lambda root: msgspec.structs.replace(root, takedowns="ledger/takedowns-0.jsonl"), "one"
+        run, lambda root: msgspec.structs.replace(root, takedowns=["0.parquet"]), "one"
     )
     content = run.read(ROOT)
     for damage in (lambda: run.write(ROOT, b"{"), lambda: run.delete(ROOT)):

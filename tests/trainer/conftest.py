@@ -171,7 +171,7 @@ class TrainerProcess:
         *arguments: object,
         ranks: int = 0,
         torchrun: Sequence[str] = (),
-        module: str = "trainer.train",
+        module: str = "trainer",
         program: Path | None = None,
     ) -> list[str]:
         nodes = torchrun or ["--standalone"]

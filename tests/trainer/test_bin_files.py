@@ -34,7 +34,7 @@ def test_a_bin_file_trains_like_shards_of_its_documents(
     shards = write_shards(tmp_path / "mine", DOCUMENTS, val_documents=DOCUMENTS[:3])
     config = small_config(shards, tmp_path / "run", batch_tokens=256, max_steps=2, val_every=2)
     of_bin = dataclasses.replace(config, data=(str(path),), out=str(tmp_path / "bin-run"))
-    assert train(config) == train(of_bin)
+    assert train(config).loss == train(of_bin).loss
     # A rerun continues: the file is recognised.
     train(dataclasses.replace(of_bin, max_steps=3))
     assert export_tokens.main([str(path), str(tmp_path / "copy")]) == 0

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.conftest import Capture, generate, records_of, small_config
 from trainer.data.text import Tokenizer
+from trainer.loop import train
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
 from trainer.tools import evaluate, export, sample
@@ -24,7 +25,6 @@ from trainer.tools.evaluate import (
     score_text,
     text_windows,
 )
-from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -205,7 +205,7 @@ def test_transformers_generates_an_exported_models_text(
 
     tuned = small_config(text_tokens, tmp_path / "tuned", init_from=str(folder), max_steps=1)
     # A fresh model starts at ln 400 = 5.99.
-    assert train(tuned) < 5.5
+    assert train(tuned).loss < 5.5
 
 
 def test_a_hugging_face_folder_with_another_tokenizer_is_refused(

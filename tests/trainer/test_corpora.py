@@ -19,10 +19,10 @@ from tests.trainer.conftest import (
     write_token_dataset,
 )
 from trainer import checkpoint
+from trainer.__main__ import main
 from trainer.data.corpora import open_corpora
 from trainer.data.shards import ShardError
 from trainer.tools import evaluate
-from trainer.train import main
 
 CONTEXT = 16
 

@@ -14,15 +14,16 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer.conftest import flags_of, records_of, sampler_of
-from trainer.checkpoint import Record, Saver, load_training, training_state
+from trainer.checkpoint import Record, Saver
 from trainer.config import TrainConfig
 from trainer.data.corpora import open_corpora
 from trainer.data.loader import DocumentBlocks, Loader, block_mask
+from trainer.loop import train
 from trainer.model import GPT, ModelConfig
+from trainer.optim import load_training, training_state
 from trainer.tools import evaluate, sample
 from trainer.tools.evaluate import EvaluateOptions
 from trainer.tools.sample import SampleOptions
-from trainer.train import train
 
 pytestmark = pytest.mark.gpu
 
@@ -65,9 +66,9 @@ def counters() -> Mapping[str, Counter[str]]:
 def test_compiled_bfloat16_trains_as_the_cpu_in_float32(
     config: TrainConfig, tmp_path: Path
 ) -> None:
-    loss = train(config)
+    loss = train(config).loss
     slow = dataclasses.replace(config, device="cpu", compile=False, out=str(tmp_path / "cpu"))
-    assert loss == pytest.approx(train(slow), rel=2e-2)
+    assert loss == pytest.approx(train(slow).loss, rel=2e-2)
     last = records_of(config.out)[-1]
     assert last["memory_gb"] > 0
     assert last["val_loss"] == pytest.approx(records_of(slow.out)[-1]["val_loss"], rel=2e-2)

@@ -15,9 +15,9 @@ from trainer.data.shards import open_dataset
 from trainer.data.text import Tokenizer
 from trainer.device import peak_tflops
 from trainer.distributed import Ranks
+from trainer.loop import train
 from trainer.metrics import StepLog, progress_line
 from trainer.pretrained import load_pretrained
-from trainer.train import train
 from trainer.validation import windows_of_text
 
 

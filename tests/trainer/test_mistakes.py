@@ -21,12 +21,13 @@ from schemas import SettingsError
 from schemas.settings import ExitCode
 from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
 from trainer import checkpoint
+from trainer.__main__ import main
 from trainer.config import TrainConfig, parse
 from trainer.data import export_tokens
 from trainer.data.shards import open_dataset
+from trainer.loop import train
 from trainer.model import GPT
 from trainer.tools import evaluate, export, sample
-from trainer.train import main, train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -55,7 +56,7 @@ def error_of(capsys: Capture, *arguments: str) -> str:
     capsys.readouterr()
     assert main(arguments) in (1, 2)
     (line,) = capsys.readouterr().err.splitlines()
-    return line.removeprefix("trainer.train: ")
+    return line.removeprefix("trainer: ")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -177,7 +178,7 @@ def test_a_file_that_a_full_disk_refuses_is_named(
         "import resource, signal, sys\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from trainer.train import main\n"
+        "from trainer.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, *flags(config, width=16, val_every=0)]
@@ -196,7 +197,7 @@ def test_without_a_compiler_the_flag_that_needs_none_is_named(
     missing = str(tmp_path / "missing")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": missing}
     environment |= {"CC": missing, "CXX": missing, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "trainer.train", *flags(config, val_every=0), "--compile"]
+    command = [sys.executable, "-m", "trainer", *flags(config, val_every=0), "--compile"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -324,7 +325,7 @@ def test_a_reader_that_ends_and_ctrl_c_leave_no_traceback(
     def interrupt(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainer.tools.sample.load_pretrained", interrupt)
+    monkeypatch.setattr("trainer.tools.sample.SampleOptions.load", interrupt)
     capsys.readouterr()
     assert sample.main([config.out]) == ExitCode.INTERRUPTED
     assert capsys.readouterr().err == "trainer.tools.sample: interrupted\n"
@@ -355,7 +356,7 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
     assert contents(tmp_path) == contents_before
 
 
-@pytest.mark.parametrize("module", ["trainer.train", "trainer.tools.sample"])
+@pytest.mark.parametrize("module", ["trainer", "trainer.tools.sample"])
 def test_without_torch_a_command_names_its_installation(module: str, tmp_path: Path) -> None:
     shutil.copytree(
         REPOSITORY / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__")
@@ -406,9 +407,9 @@ def test_ids_are_copied_and_documents_named_without_torch(
 def test_one_import_has_the_interface_and_loads_nothing() -> None:
     code = (
         "import sys, trainer; assert 'torch' not in sys.modules and 'numpy' not in sys.modules; "
-        "from trainer import GPT, preset, TrainConfig, train, open_corpora, Loader; "
-        "assert callable(train) and train.main and trainer.train is train; "
-        "import trainer.train; from trainer import train as same; assert same is train"
+        "from inspect import isfunction; from trainer import *; import trainer.loop; "
+        "assert isfunction(train) and trainer.train is train is trainer.loop.train; "
+        "assert set(trainer.__all__) <= set(dir(trainer)) and GPT and Loader and Tokenizer"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -417,7 +418,7 @@ def test_one_import_has_the_interface_and_loads_nothing() -> None:
 def test_training_imports_no_heavy_package() -> None:
     heavy = ["apache_beam", "owt_pipeline", "tokenizers", "tiktoken", "transformers", "tensorboard"]
     modules = ", ".join(
-        f"trainer.{name}" for name in ("train", "tools.sample", "tools.evaluate", "tools.export")
+        f"trainer.{name}" for name in ("loop", "tools.sample", "tools.evaluate", "tools.export")
     )
     code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run(

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from tests.trainer.conftest import generate
 from trainer.config import parse
 from trainer.data.loader import DocumentBlocks
+from trainer.loop import train
 from trainer.model import GPT, KVCache, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.train import train
 
 SHAPE = ModelConfig(vocab_size=60, context=12, n_layer=4, n_head=2, width=16)
 PIECES: dict[str, dict[str, object]] = {
@@ -174,7 +174,7 @@ def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Pat
     config = parse([str(path), *flags])
     assert (config.preset, config.optimizer) == ("speedrun", "muon")
     config = parse([str(path), *flags, "--max_steps", "8", "--save_every", "4"])
-    loss = train(config)
+    loss = train(config).loss
     assert loss < math.log(400)
     trained = load_pretrained(str(tmp_path / "run"))
     assert trained.record

@@ -32,10 +32,11 @@ from trainer.data import documents
 from trainer.data.corpora import open_corpora
 from trainer.data.shards import ShardError
 from trainer.huggingface import end_of_text
+from trainer.loop import Diverged, train
+from trainer.model import GPT, ModelConfig, preset
 from trainer.pretrained import load_pretrained
 from trainer.signing import SignatureError
 from trainer.tools import evaluate, export
-from trainer.train import Diverged, train
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -144,22 +145,32 @@ def test_weights_that_are_not_finite_are_replaced_by_earlier_ones(
     assert load_pretrained(str(run), step=2).folder.name == "step-00000002"
 
 
-@pytest.mark.parametrize("setting", ["zeal", "rope"])
-def test_a_run_with_an_unknown_setting_starts_a_new_one(
-    run: Path, config: TrainConfig, setting: str
-) -> None:
-    change_record(newest_of(run), lambda record: record["settings"].update({setting: 3}))
-    with pytest.raises(SettingsError, match="or start a new run with --init_from"):
-        train(dataclasses.replace(config, max_steps=6))
-    new = dataclasses.replace(config, out=f"{run}-new", init_from=str(run), max_steps=1)
-    assert train(new) < records_of(run)[0]["loss"]
-    # A part of the model that this version lacks is of no use to a new run.
-    change_record(newest_of(run), lambda record: record["model"].update({setting: "x"}))
-    if setting == "zeal":
-        with pytest.raises(
-            SettingsError, match=r"zeal, which was x; use the version that wrote it$"
-        ):
-            train(dataclasses.replace(new, out=f"{run}-newer"))
+class GatedGPT(GPT):
+    """A GPT-2 with a part that the trainer does not know."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.gate = torch.nn.Parameter(torch.ones(config.width))
+
+    def _hidden(self, *arguments: Any) -> torch.Tensor:
+        return super()._hidden(*arguments) * self.gate
+
+
+def test_a_model_of_another_class_is_loaded_by_its_program(config: TrainConfig) -> None:
+    def make() -> GatedGPT:
+        torch.manual_seed(1)
+        return GatedGPT(preset("tiny", vocab_size=400, context=32, width=32))
+
+    train(dataclasses.replace(config, max_steps=2), model=make())
+    with pytest.raises(CheckpointError, match="load its weights in the program that made it"):
+        load_pretrained(config.out)
+    model = make()
+    model.load_state_dict(load_file(newest_of(Path(config.out)) / "model.safetensors"))
+    # The same script again continues the run.
+    resumed = train(dataclasses.replace(config, max_steps=4), model=make()).model
+    assert isinstance(resumed, GatedGPT)
+    assert (resumed.gate != model.gate).any()
+    assert (resumed.gate - model.gate).abs().max() < 0.1
 
 
 def test_a_run_of_other_settings_or_data_gets_another_folder(
@@ -227,7 +238,7 @@ def test_without_a_compiler_a_run_goes_on_uncompiled(config: TrainConfig, tmp_pa
     environment |= {"CC": missing, "CXX": missing, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     flags = ["--data", *config.data, "--out", config.out, "--preset=tiny", "--width=32"]
     flags += ["--context=32", "--batch_tokens=512", "--max_steps=1", "--val_every=0"]
-    command = [sys.executable, "-m", "trainer.train", *flags]
+    command = [sys.executable, "-m", "trainer", *flags]
     pipes: dict[str, Any] = {"capture_output": True, "text": True, "env": environment}
     done = subprocess.run([*command, "--compile"], check=False, **pipes)
     assert done.stderr.rstrip().endswith("or give --no_compile")

@@ -19,7 +19,7 @@ from trainer.checkpoint import CheckpointError
 from trainer.data.corpora import open_corpora
 from trainer.data.export_tokens import export_tokens
 from trainer.data.shards import ShardError, open_dataset
-from trainer.train import train
+from trainer.loop import train
 
 
 @pytest.fixture

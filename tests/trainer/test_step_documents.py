@@ -14,7 +14,7 @@ from trainer.config import TrainConfig
 from trainer.data import documents
 from trainer.data.corpora import open_corpora
 from trainer.data.mapped_documents import Documents
-from trainer.train import train
+from trainer.loop import train
 
 from .conftest import Capture, WriteTokens
 

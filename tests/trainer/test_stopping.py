@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +13,17 @@ from typing import Any
 import pytest
 import torch
 
-import trainer.train as training
+import trainer.loop as training
 import trainer.validation
-from tests.trainer.conftest import Capture, records_of
+from schemas import SettingsError
+from tests.trainer.conftest import Capture, TrainerProcess, flags_of, records_of
 from trainer import checkpoint
 from trainer.checkpoint import Saver
 from trainer.config import TrainConfig
 from trainer.data.samplers import Packed
+from trainer.loop import train
 from trainer.model import GPT
-from trainer.train import train
+from trainer.pretrained import load_pretrained
 
 # A step has four micro-batches of one window.
 MICRO_BATCHES = 4
@@ -58,6 +61,10 @@ class Signalling:
         return self.function(*arguments, **named)
 
 
+class Killed(BaseException):
+    """What stands for a kill of the process."""
+
+
 def saved_steps(config: TrainConfig) -> list[int]:
     return [
         int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(Path(config.out))
@@ -69,6 +76,22 @@ def assert_continues(config: TrainConfig, complete_losses: list[float]) -> None:
     train(config)
     assert [record["loss"] for record in records_of(config.out)] == complete_losses
     assert "val_loss" in records_of(config.out)[-1]
+
+
+def validations(config: TrainConfig) -> dict[int, tuple[float, float]]:
+    """Return a run's validation losses by step, with their bits per byte."""
+    return {
+        record["step"]: (record["val_loss"], record["val_bits_per_byte"])
+        for record in records_of(config.out)
+        if "val_loss" in record
+    }
+
+
+def complete(config: TrainConfig) -> TrainConfig:
+    """Make the same run elsewhere, without a signal."""
+    config = dataclasses.replace(config, out=f"{config.out}-undisturbed")
+    train(config)
+    return config
 
 
 _losses: list[float] = []
@@ -123,7 +146,7 @@ def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
     monkeypatch.undo()
     assert_continues(config, complete_losses)
     validated = ["val_loss" in record for record in records_of(config.out)]
-    assert validated == [True, False, True, True, True, True]
+    assert validated == [True] * 6
 
 
 def test_a_signal_during_the_validation_ends_it_and_saves(
@@ -137,6 +160,7 @@ def test_a_signal_during_the_validation_ends_it_and_saves(
     assert "val_loss" not in records_of(config.out)[-1]
     monkeypatch.undo()
     assert_continues(config, complete_losses)
+    assert validations(config) == validations(complete(config))
 
 
 def test_a_signal_during_the_last_validation_leaves_a_finished_run(
@@ -147,9 +171,97 @@ def test_a_signal_during_the_last_validation_leaves_a_finished_run(
     config = dataclasses.replace(config, max_steps=2)
     train(config)
     assert saved_steps(config) == [2]
+    assert validations(config) == {}
+    assert checkpoint.best_checkpoint(Path(config.out)) is None
     monkeypatch.undo()
     train(config)
-    assert "nothing to do" in capsys.readouterr().out
+    assert "nothing to do but a validation" in capsys.readouterr().out
+    assert validations(config) == validations(complete(config))
+    assert checkpoint.resolve(config.out, is_best=True).name == "step-00000002"
+    train(config)
+    assert "nothing to do:" in capsys.readouterr().out
+
+
+_SIGNAL_IN_VALIDATION = """
+import os, signal, sys
+import trainer.validation
+from trainer.__main__ import main
+
+real = trainer.validation.score_windows
+
+def score(*arguments):
+    if os.environ["RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return real(*arguments)
+
+trainer.validation.score_windows = score
+sys.exit(main())
+"""
+
+
+def test_ranks_that_stop_in_a_validation_make_no_further_step(
+    config: TrainConfig, trainer: TrainerProcess, tmp_path: Path
+) -> None:
+    # Rank 1 ends with InterruptedError, as it had no signal of its own.
+    program = tmp_path / "signalled.py"
+    program.write_text(_SIGNAL_IN_VALIDATION)
+    settings = {"data": config.data[0], "out": config.out, "preset": "tiny", "device": "cpu"}
+    for name in ("width", "context", "batch_tokens", "micro_batch", "val_every", "max_steps"):
+        settings[name] = getattr(config, name)
+    result = trainer.run(*flags_of(**settings), ranks=2, program=program)
+    assert "at step 3, saved" in result.stdout, result.stdout + result.stderr
+    assert saved_steps(config) == [3]
+    assert [record["step"] for record in records_of(config.out)] == [1, 2, 3]
+    train(config)
+    assert list(validations(config)) == [3, 6]
+
+
+@pytest.mark.parametrize("name", ["validation_loss", "val_figures"])
+def test_a_kill_around_a_validation_loses_no_point_of_the_curve(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    config = dataclasses.replace(config, val_every=2, save_every=2)
+
+    def kill(*arguments: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(training, name, kill)
+    with pytest.raises(Killed):
+        train(config)
+    monkeypatch.undo()
+    train(config)
+    whole = complete(config)
+    assert validations(config) == validations(whole)
+    best = checkpoint.best_checkpoint(Path(config.out))
+    assert best
+    assert best.name == checkpoint.resolve(whole.out, is_best=True).name
+
+
+def test_the_best_checkpoint_is_kept_beside_the_newest(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([3.0, 1.0, 2.0, 4.0, 4.0, 4.0, 4.0])
+    monkeypatch.setattr(training, "validation_loss", lambda *arguments: next(losses))
+    config = dataclasses.replace(config, val_every=1, save_every=1, max_steps=7)
+    train(config)
+    assert saved_steps(config) == [2, 5, 6, 7]
+    best = checkpoint.resolve(config.out, is_best=True)
+    assert best.name == "step-00000002"
+    assert load_pretrained(config.out, is_best=True).folder == best
+    # In a run that continues from an earlier checkpoint, a later one is no candidate.
+    for step in (5, 6, 7):
+        shutil.rmtree(best.with_name(f"step-{step:08d}"))
+    losses = iter([0.5])
+    train(dataclasses.replace(config, max_steps=3))
+    assert checkpoint.resolve(config.out, is_best=True).name == "step-00000003"
+
+
+def test_no_best_checkpoint_is_an_error(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, max_steps=1, val_every=0))
+    with pytest.raises(checkpoint.CheckpointError, match="leave out --checkpoint best"):
+        load_pretrained(config.out, is_best=True)
+    with pytest.raises(SettingsError, match="give one of them"):
+        load_pretrained(config.out, step=1, is_best=True)
 
 
 @pytest.mark.parametrize(
@@ -202,10 +314,6 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_soon(
     monkeypatch.undo()
     train(config)
     assert saved_steps(config) == [15, 30, 45]
-
-
-class Killed(BaseException):
-    """What stands for a kill in the thread that writes a checkpoint."""
 
 
 @pytest.mark.parametrize(

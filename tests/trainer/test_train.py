@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-import trainer.train as training
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, records_of
+from trainer.__main__ import main
 from trainer.distributed import run_lock
 
 # 2 layers of width 32: a step takes some milliseconds.
@@ -46,7 +46,7 @@ def losses(run: Path, key: str = "loss") -> list[float]:
 
 def trained_here(*arguments: object) -> int:
     """Return the exit code of the command in this process."""
-    return training.main([*map(str, arguments)])
+    return main([*map(str, arguments)])
 
 
 def test_the_documented_command_trains_and_the_loss_falls(

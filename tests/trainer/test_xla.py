@@ -22,14 +22,14 @@ Train = Callable[..., list[dict[str, float]]]
 COUNTING = """
 import sys
 import torch_xla.debug.metrics as met
-import trainer.train as training
+from trainer.__main__ import main
 from trainer.distributed import XlaRanks
 counts, sync = [], XlaRanks.sync
 def counted(self):
     sync(self)
     counts.append(met.metric_data("CompileTime")[0])
 XlaRanks.sync = counted
-code = training.main(sys.argv[1:])
+code = main(sys.argv[1:])
 print("compiled", counts)
 raise SystemExit(code)
 """
@@ -42,7 +42,7 @@ def train(tmp_path: Path, text_tokens: Path) -> Train:
     It trains in a process of its own.
     """
 
-    def train(run: str, device: str, steps: int, *flags: object, module: str = "trainer.train"):  # type: ignore[no-untyped-def]
+    def train(run: str, device: str, steps: int, *flags: object, module: str = "trainer"):  # type: ignore[no-untyped-def]
         arguments = flags_of(
             data=text_tokens,
             out=tmp_path / run,

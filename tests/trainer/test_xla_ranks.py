@@ -15,7 +15,7 @@ import pytest
 
 from tests.trainer.conftest import TINY, flags_of, records_of
 from trainer.config import TrainConfig
-from trainer.train import train
+from trainer.loop import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -101,7 +101,7 @@ def test_xla_host_trains_on_every_chip_as_one_process_does(
     }
     run = tmp_path / "run"
     flags = flags_of(data=text_tokens, out=run, device="xla_host", max_steps=4, **TINY)
-    command = [sys.executable, "-m", "trainer.train", *flags, "--dtype", "float32"]
+    command = [sys.executable, "-m", "trainer", *flags, "--dtype", "float32"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=False, env=environment
     )

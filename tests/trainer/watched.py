@@ -1,4 +1,4 @@
-"""`trainer.train` with steps of a tenth of a second at least, after which each rank writes the
+"""`python -m trainer` with steps of a tenth of a second at least, after which each rank writes the
 names of the threads it still has to `--out`."""
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from trainer.__main__ import main
 from trainer.distributed import Ranks
-from trainer.train import main
 
 if __name__ == "__main__":
     Ranks.sync = lambda _: time.sleep(0.1)  # type: ignore[method-assign,assignment]

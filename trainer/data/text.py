@@ -17,7 +17,8 @@ class Tokenizer:
     ids. Raises ValueError if the package is not installed or cannot read the file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
         try:
             import tokenizers
 

@@ -21,7 +21,7 @@ from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype
 from trainer.distributed import Ranks
 from trainer.model import GPT
-from trainer.pretrained import MODELS, ModelOptions, Pretrained, load_pretrained
+from trainer.pretrained import MODELS, ModelOptions, Pretrained
 from trainer.validation import (
     count_bytes,
     score_windows,
@@ -250,9 +250,7 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
     if not (options.data or options.text):
         raise SettingsError("nothing to evaluate: give --data DIR, --text FILE, or both")
     with Ranks.join(options.device) as ranks:
-        trained = load_pretrained(
-            folder, ranks.device, verify_key=options.verify_key, step=options.step
-        )
+        trained = options.load(folder, ranks.device)
         trained.model.compute_in(compute_dtype(options.dtype, ranks.device))
         result: dict[str, Any] = {"model": str(trained.folder)}
         if trained.record:

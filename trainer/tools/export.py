@@ -14,7 +14,7 @@ from pathlib import Path
 from schemas import SettingsError, option
 from trainer.command_line import check_local, run_command
 from trainer.huggingface import save_huggingface
-from trainer.pretrained import CheckpointOptions, load_pretrained
+from trainer.pretrained import CheckpointOptions
 from trainer.signing import signer_of
 
 
@@ -43,7 +43,7 @@ def export(source: str, place: str, options: ExportOptions) -> None:
         raise SettingsError(f"{folder} exists and is not an empty folder; give another one")
     # A wrong key is reported before anything is written.
     sign = signer_of(options.sign_key) if options.sign_key else None
-    trained = load_pretrained(source, verify_key=options.verify_key, step=options.step)
+    trained = options.load(source)
     save_huggingface(trained.model, folder, trained.tokenizer, trained.eot)
     if sign:
         sign(folder)
@@ -51,7 +51,7 @@ def export(source: str, place: str, options: ExportOptions) -> None:
 
 
 _ARGUMENTS = {
-    "checkpoint": "a checkpoint, or a run's folder for its newest",
+    "model": "a checkpoint, or a run's folder for its newest",
     "folder": "where the model goes",
 }
 main = partial(run_command, "trainer.tools.export", __doc__, _ARGUMENTS, ExportOptions, export)

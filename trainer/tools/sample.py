@@ -13,7 +13,7 @@ from schemas import option
 from trainer.command_line import run_command
 from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype, device_of
-from trainer.pretrained import MODELS, ModelOptions, load_pretrained
+from trainer.pretrained import MODELS, ModelOptions
 
 _BATCH = 8  # samples of a prompt that are written together
 
@@ -41,7 +41,7 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     Raises ValueError for a folder that cannot be used.
     """
     device = device_of(options.device)
-    trained = load_pretrained(folder, device, verify_key=options.verify_key, step=options.step)
+    trained = options.load(folder, device)
     tokenizer = Tokenizer(trained.tokenizer)
     eot = trained.eot
     # Weights too: the pass of one token reads all of them and computes little.

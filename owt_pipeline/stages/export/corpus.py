@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline import progress
 from owt_pipeline.engine.stage import StageRun
-from owt_pipeline.formats.forgotten_texts import ForgottenTexts, read_forgotten
-from owt_pipeline.formats.takedowns import (
-    ShardTakedowns,
-    Takedowns,
-    digest_of_shard,
-    takedowns_of_shard,
-)
+from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import (
     DatasetReader,
@@ -27,9 +24,11 @@ from owt_pipeline.ledger.dataset import (
 )
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.export.card import LANGUAGE
+from owt_pipeline.stages.export.forgotten_texts import ForgottenTexts
 from owt_pipeline.stages.export.options import Options
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS, Reason
-from schemas.manifest import Root
+from schemas.manifest import Manifest, ShardRecord
 
 
 def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -38,52 +37,118 @@ def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
     The published corpus is enough if only takedowns were added. The shard's decisions and rejects
     are held in memory. Rejects are ordered by url_id.
     """
-    listed = takedowns_in(run.root, run.inputs, shard)
-    takedowns = listed.takedowns
-    texts = read_forgotten(run.workdir, listed.fingerprint_paths)
-    before = _corpus_without_takedowns(run, shard)
+    published = _published_shard(run, shard)
+    if published is None:
+        _export_clean(run, shard, writer)
+    else:
+        _apply_takedowns(run, published, writer)
+
+
+def _export_clean(run: StageRun, shard: int, writer: ShardWriter) -> None:
+    """Write a shard from clean/."""
+    takedowns = read_takedowns(run.workdir, run.root.takedowns)
+    texts = _forgotten_texts(run.workdir, tuple(run.root.takedowns), ())
+    decisions = run.inputs["duplicates"]
+    chosen = chosen_decisions(decisions.table(shard), run.options)
+    of_kept = chosen_decisions(decisions.table(shard, kind="kept"), run.options)[
+        "kept_url_id"
+    ].value_counts()
     rejects: list[pa.RecordBatch] = []
-    if before is None:
-        decisions = run.inputs["duplicates"]
-        chosen = chosen_decisions(decisions.table(shard), run.options)
-        of_kept = chosen_decisions(decisions.table(shard, kind="kept"), run.options)[
-            "kept_url_id"
-        ].value_counts()
-    for batch in (before or run.inputs["clean"]).batches(shard, rows=1024):
+    for batch in run.inputs["clean"].batches(shard, rows=1024):
         # Takedowns come before decisions, so a named duplicate is rejected as forgotten. A shard
         # that is made from the corpus has the same rejects.
         documents, forgotten = forget(batch, takedowns)
-        rejects.append(forgotten)
-        if before is None:
-            documents, repeated = apply_decisions(documents, chosen)
-            rejects.append(as_forgotten(repeated, takedowns))
-            documents, unlicensed = licensed(documents, run.options.licenses)
-            rejects.append(unlicensed)
-            documents = with_copies(documents, of_kept)
+        documents, repeated = apply_decisions(documents, chosen)
+        documents, unlicensed = licensed(documents, run.options.licenses)
+        documents = with_copies(documents, of_kept)
         # Only texts that every other rule keeps are compared with forgotten ones, since the
         # published corpus has no other texts.
-        documents, repeated = forget_copies(documents, texts)
-        rejects.append(repeated)
+        documents, copies = forget_copies(documents, texts)
+        rejects += [forgotten, as_forgotten(repeated, takedowns), unlicensed, copies]
         writer.add(batch.num_rows, Outcome(documents, stats=_sizes(documents)))
-    for batch in before.batches(shard, kind="rejects", rows=1024) if before else ():
-        # The corpus and its rejects make up the rows of clean/, so both count as entered.
-        others, forgotten = forget(batch, takedowns)
-        rejects += [as_forgotten(others, takedowns), forgotten]
-        writer.enter(batch.num_rows)
-    for batch in (
-        pa.Table.from_batches(rejects, REJECTS).sort_by("url_id").combine_chunks().to_batches()
-    ):
-        writer.reject(batch)
+    _reject_in_order(rejects, writer)
 
 
-def _corpus_without_takedowns(run: StageRun, shard: int) -> DatasetReader | None:
-    """Return the corpus as it was, if its shard differs from the wanted one by takedowns only."""
+class _PublishedShard(NamedTuple):
+    """A shard of the published corpus: its reader, its record, and the takedowns that it lacks no
+    document of."""
+
+    corpus: DatasetReader
+    record: ShardRecord
+    applied: tuple[str, ...]
+
+
+def _published_shard(run: StageRun, shard: int) -> _PublishedShard | None:
+    """Return the published shard if it differs from the wanted one by takedowns only."""
     if run.published is None or shard in run.plan.lost:
         return None
     corpus = DatasetReader(run.workdir, run.published)
-    rows = {record.shard: record for record in corpus.table_of_files.records}
-    is_same = shard in rows and rows[shard].made_from == run.plan.made_from[shard]
-    return corpus if is_same else None
+    records = {record.shard: record for record in corpus.table_of_files.records}
+    if shard not in records or records[shard].made_from != run.plan.made_from[shard]:
+        return None
+    return _PublishedShard(corpus, records[shard], tuple(applied_takedowns(run.published)))
+
+
+def _apply_takedowns(run: StageRun, published: _PublishedShard, writer: ShardWriter) -> None:
+    """Write a shard from the published one without the documents of new takedowns.
+
+    If it has none of them, the published files are kept.
+    """
+    corpus, record, applied = published
+    takedowns = read_takedowns(run.workdir, run.root.takedowns)
+    texts = _forgotten_texts(run.workdir, tuple(run.root.takedowns), applied)
+    removed: list[pa.RecordBatch] = []
+    for batch in corpus.batches(record.shard, rows=1024):
+        documents, forgotten = forget(batch, takedowns)
+        _, copies = forget_copies(documents, texts)
+        removed += [forgotten, copies]
+        progress.advance(batch.num_rows)
+    rejects_before = corpus.table(record.shard, kind="rejects")
+    rejects: list[pa.RecordBatch] = []
+    for batch in rejects_before.to_batches():
+        others, forgotten = forget(batch, takedowns)
+        rejects += [as_forgotten(others, takedowns), forgotten]
+    removed_ids = pa.Table.from_batches(removed, REJECTS)["url_id"]
+    if not len(removed_ids) and _sorted(rejects).equals(_sorted(rejects_before.to_batches())):
+        writer.keep(record)
+        return
+    # The corpus and its rejects make up the rows of clean/, so both count as entered.
+    writer.enter(rejects_before.num_rows)
+    for batch in corpus.batches(record.shard, rows=1024):
+        documents = batch.filter(pc.invert(pc.is_in(batch["url_id"], removed_ids)))
+        writer.enter(batch.num_rows)
+        writer.write(documents)
+        writer.count(_sizes(documents))
+    _reject_in_order([*removed, *rejects], writer)
+
+
+def _sorted(rejects: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Return rejects as a table sorted by url_id."""
+    return pa.Table.from_batches(rejects, REJECTS).sort_by("url_id").combine_chunks()
+
+
+def _reject_in_order(rejects: Sequence[pa.RecordBatch], writer: ShardWriter) -> None:
+    for batch in _sorted(rejects).to_batches():
+        writer.reject(batch)
+
+
+# A process needs the search for every shard.
+@functools.lru_cache(maxsize=2)
+def _forgotten_texts(
+    workdir: Storage, names: tuple[str, ...], applied: tuple[str, ...]
+) -> ForgottenTexts:
+    """Return the texts of some files of takedowns, except of those that are applied already."""
+    return ForgottenTexts(read_takedowns(workdir, names).texts(without=applied))
+
+
+APPLIED_TAKEDOWNS = "takedowns"
+"""The property of the corpus' manifest with the names of the files of takedowns that it was built
+with."""
+
+
+def applied_takedowns(corpus: Manifest) -> list[str]:
+    """Return the names of the files of takedowns that a published corpus was built with."""
+    return list(corpus.properties.get(APPLIED_TAKEDOWNS, ()))
 
 
 def _sizes(documents: pa.RecordBatch) -> dict[str, int]:
@@ -132,7 +197,7 @@ def forget(
 def as_forgotten(rejects: pa.RecordBatch, takedowns: Takedowns) -> pa.RecordBatch:
     """Return rejects with the reason `forgotten` for duplicates of a document of the list."""
     kept = pc.struct_field(pc.extract_regex(rejects["detail"], _KEPT), "kept")
-    listed = pa.array(map(str, takedowns.ids), pa.string())
+    listed = pa.array(map(str, takedowns.detail_by_id), pa.string())
     repeats = pc.and_(
         pc.is_in(rejects["reason"], pa.array(list(map(str, _REASONS.values())))),
         pc.is_in(kept, listed),
@@ -216,14 +281,3 @@ def with_copies(documents: pa.RecordBatch, of_kept: pa.StructArray) -> pa.Record
     num_others = pc.fill_null(of_kept.field("counts").take(position), 0)
     copies = pc.add(num_others, 1).cast(pa.uint32())
     return replace_columns(documents, DATASETS["corpus"].schema, copies=copies)
-
-
-def takedowns_in(root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> ShardTakedowns:
-    """Return the takedowns that concern a shard.
-
-    The digest of the shard's file of clean/ selects them, so the file itself may be missing.
-    """
-    if not root.takedowns or "clean" not in inputs:
-        return ShardTakedowns(Takedowns(), (), None)
-    clean = inputs["clean"]
-    return takedowns_of_shard(clean.workdir, root, shard, digest_of_shard(clean, shard))

@@ -15,7 +15,7 @@ from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages.export.card import card
-from owt_pipeline.stages.export.corpus import export_shard, takedowns_in
+from owt_pipeline.stages.export.corpus import APPLIED_TAKEDOWNS, export_shard
 from owt_pipeline.stages.export.options import Options
 from schemas import DATASETS
 from schemas.manifest import Counts, Manifest, Root, ShardRecord
@@ -47,7 +47,7 @@ class Export(Stage):
     kinds = ("data", "kept")
     output = "corpus"
     options = Options
-    version = 7
+    version = 8
     libraries = ("jinja2",)
     can_patch = True
     steps = (Step(export_shard, rows=rows_of_input),)
@@ -65,8 +65,8 @@ class Export(Stage):
     def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
     ) -> Any:
-        """Return the key of the shard's takedowns; None if there are none."""
-        return takedowns_in(root, inputs, shard).key
+        """Return the names of the files of takedowns; None if there are none."""
+        return root.takedowns or None
 
     def described(self, root: Root) -> Any:
         """Return what the dataset card tells about the datasets before the corpus."""
@@ -75,6 +75,10 @@ class Export(Stage):
             counts = msgspec.to_builtins(manifest.counts)
             described.append([name, manifest.options, counts, key_sources(manifest.sources)])
         return described
+
+    def set_up(self, run: StageRun) -> Summary:
+        """Return the takedowns that the corpus is built with, which `owt publish` compares."""
+        return Summary(properties={APPLIED_TAKEDOWNS: run.root.takedowns})
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         """Return the dataset card."""

@@ -1,5 +1,4 @@
-"""Sources on the network: each part makes its requests in an event loop of its own, and the
-results go into segments.
+"""Sources on the network: the results of requests in an event loop go into segments.
 
     client  ->  CircuitBreaker: no URL is rejected because the network or an archive is down
             ->  Recorder: records are made in threads, while the event loop fetches on
@@ -214,8 +213,7 @@ class CircuitBreaker:
         """Take the result of a URL whose work began at `started`, in `time.monotonic` seconds.
 
         `name` is whose failure it is: by default the URL's. `has_response` is whether a response
-        came since `started`: a URL that is rejected without a request shows nothing of the network.
-        Raises UserError if the run has to stop.
+        came since `started`. Raises UserError if the run has to stop.
         """
         if not isinstance(result, FetchFailure) or not self._is_silent(result):
             if has_response:
@@ -420,8 +418,7 @@ class ShardLease:
     def end(self) -> None:
         """Remove the file, unless it is another lease's.
 
-        If another lease takes the file over just now, the file of that lease is removed. That lease
-        holds on, because a missing file does not supersede it.
+        A lease that takes it over just now goes on without it: only another id supersedes it.
         """
         if self._owner() == self.id:
             self._workdir.delete(self._path)

@@ -37,7 +37,7 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
         last = generation.first + generation.shards - 1
         row = {"generation": str(number), "first": generation.first, "last": last}
         generations.append(row)
-    takedowns = read_takedowns(run.workdir, run.root)
+    takedowns = read_takedowns(run.workdir, run.root.takedowns)
     with open_tables(
         readers, run.work, generations, SHOWN | vars(run.options), threads=run.runtime.workers
     ) as tables:

@@ -6,19 +6,25 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
 
 from owt_pipeline.formats.fingerprint import fingerprints
-from owt_pipeline.formats.forgotten_texts import ForgottenTexts
-from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
-from owt_pipeline.ledger.root import change_root
-from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.runs import ask_owt, copy_of, root_of, rows_of
+from owt_pipeline.ledger.root import COPY
+from owt_pipeline.stages.export.forgotten_texts import ForgottenTexts
+from schemas.manifest import ROOT
+from tests.owt_pipeline.one_process import forget_processes
+from tests.owt_pipeline.runs import (
+    ask_owt,
+    copy_of,
+    manifest_of,
+    root_of,
+    rows_of,
+    takedowns_of,
+)
 
 FLAGS = ("--min_tokens", 1, "--languages", "all", "--val_fraction", 0, "--workers", 1)
 NAMED = "https://a.example/page"
@@ -106,64 +112,55 @@ def test_copies_that_other_settings_kept_are_forgotten_too(tmp_path: Path) -> No
     ask_owt("run", run, *FLAGS, "--threshold", 1, "--rules", "none")
     assert len(corpus(run)) == 5
     assert "4 documents would be removed" in forget(run, NAMED, flags=["--dry_run"])
-    forget(run, NAMED)
+    assert "4 documents removed" in forget(run, NAMED)
     assert corpus(run) == {"https://other.example/page"}
 
 
-def test_a_shard_from_the_corpus_equals_one_from_clean(run: Path, tmp_path: Path) -> None:
+def test_a_later_duplicate_of_a_forgotten_document_is_forgotten(run: Path) -> None:
+    forget(run, NAMED)
+    import_texts(run, LATER, "--add")
+    ask_owt("run", run, *FLAGS)
+    reasons = {row["url"]: row["reason"] for row in rows_of(run, "ledger/corpus/rejects")}
+    expected = {NAMED, *LATER} - {"https://other.example/page"}
+    assert reasons == dict.fromkeys(expected, "forgotten")
+
+
+@pytest.mark.parametrize("settings", [(), ("--rules", "none")], ids=str)
+def test_a_shard_from_the_corpus_equals_one_from_clean(
+    run: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
     """The list of files records the digests of both, with the digests of the rejects."""
     forget(run, NAMED)
     import_texts(run, LATER, "--add")
-    ask_owt("run", run, *FLAGS, "--rules", "none")
-    from_clean = copy_of(run, tmp_path / "from_clean", without=("corpus", "tokens", "report"))
+    ask_owt("run", run, *FLAGS, *settings)
     forget(run, "https://other.example/page")
-    path = root_of(run).takedowns
-    for listed in (run / "ledger").glob("*-*.*"):
-        shutil.copy(listed, from_clean / "ledger")
-    storage = Storage(str(from_clean))
-    change_root(storage, lambda root: msgspec.structs.replace(root, takedowns=path), "")
-    ask_owt("run", from_clean, *FLAGS, "--rules", "none")
+    from_clean = copy_of(run, tmp_path / "from_clean", without=("corpus", "tokens", "report"))
+    ask_owt("run", from_clean)
     assert root_of(run).datasets["corpus"].digest == root_of(from_clean).datasets["corpus"].digest
 
 
-def test_the_list_holds_no_text(run: Path) -> None:
+def test_a_shard_without_a_forgotten_document_keeps_its_files(run: Path) -> None:
+    files = sorted((run / "corpus").iterdir())
+    inodes = {path: path.stat().st_ino for path in files}
     forget(run, NAMED)
-    ledger = run / "ledger"
-    paths = [*ledger.glob("takedowns-*"), *ledger.glob("forgotten-*")]
-    assert len(paths) == 4
-    assert not any(FIRST[0].encode() in path.read_bytes() for path in paths)
+    kept = [path for path in files if path.exists() and path.stat().st_ino == inodes[path]]
+    assert len(kept) == len(files) - 1
+    assert manifest_of(run, "corpus").properties["takedowns"] == root_of(run).takedowns
+    assert "no problems found" in ask_owt("verify", run)
 
 
-@pytest.mark.parametrize("damage", [os.unlink, lambda path: os.truncate(path, 9)])
-@pytest.mark.parametrize("kind", ["takedowns", "forgotten"])
-def test_a_damaged_list_brings_no_text_back(run: Path, kind: str, damage: object) -> None:
+def test_a_takedown_holds_no_text(run: Path) -> None:
     forget(run, NAMED)
-    import_texts(run, LATER, "--add")
-    (original,) = (run / "ledger").glob(f"{kind}-*[lt]")
-    content = original.read_bytes()
-    damage(original)  # type: ignore[operator]
-    ask_owt("run", run, *FLAGS)
-    assert original.read_bytes() == content
-    assert "https://copy.example/page" not in corpus(run)
-    damage(original)  # type: ignore[operator]
-    damage(f"{original}.copy")  # type: ignore[operator]
-    assert original.name in ask_owt("verify", run, code=1)
+    (path,) = takedown_files(run)
+    assert FIRST[0].encode() not in path.read_bytes()
+    (row,) = takedowns_of(run).rows_by_name[path.name]
+    assert row.text is not None
+    assert len(row.text.shingles) == len(FIRST) - 4
 
 
-@pytest.mark.slow
-def test_a_list_without_hashes_still_counts_and_gets_them(run: Path) -> None:
-    forget(run, NAMED)
-    workdir = Storage(str(run))
-    old = read_takedowns(workdir, root_of(run))
-    ids = {key: type(entry)(entry.url, entry.detail) for key, entry in old.ids.items()}
-    path = write_takedowns(workdir, type(old)(ids))
-    change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), "")
-    ask_owt("run", run, *FLAGS)
-    assert corpus(run) == {"https://b.example/page"}
-    forget(run, NAMED)
-    import_texts(run, LATER, "--add")
-    ask_owt("run", run, *FLAGS)
-    assert corpus(run) == {"https://b.example/page", "https://other.example/page"}
+def takedown_files(run: Path) -> list[Path]:
+    """Return the files of takedowns of a run."""
+    return sorted((run / "ledger/takedowns").iterdir())
 
 
 def test_other_hashing_is_noticed_and_the_advice_works(
@@ -172,11 +169,13 @@ def test_other_hashing_is_noticed_and_the_advice_works(
     forget(run, NAMED)
     import_texts(run, LATER, "--add")
     with monkeypatch.context() as patch:
-        module = "owt_pipeline.formats.fingerprint"
-        patch.setattr(f"{module}.hashing", lambda: "another")
+        patch.setattr("owt_pipeline.formats.takedowns.hashing", lambda: "another")
+        forget_processes()
         error = ask_owt("run", run, *FLAGS, code=1)
-        command = error.partition("run `echo ")[2].partition(" | owt forget")[0]
-        forget(run, command)
+        assert "hashes texts in another way than this release" in error
+        assert "hashes texts in another way" in ask_owt("verify", run, code=1)
+        name = error.partition("--replaces ")[2].partition("`")[0]
+        forget(run, NAMED, flags=["--replaces", name])
         ask_owt("run", run, *FLAGS)
     assert corpus(run) == {"https://b.example/page", "https://other.example/page"}
 
@@ -186,6 +185,142 @@ def test_a_repeated_request_changes_nothing(run: Path) -> None:
     root_before = root_of(run)
     forget(run, NAMED)
     assert root_of(run) == root_before
+
+
+@pytest.mark.parametrize("settings", [(), ("--rules", "none")], ids=str)
+def test_a_repeated_request_learns_the_text_of_a_page_that_came(
+    run: Path, settings: tuple[str, ...]
+) -> None:
+    late = "https://late.example/page"
+    forget(run, late, "nobody.example")
+    import_texts(run, {late: words(7)}, "--add")
+    ask_owt("run", run, *FLAGS, *settings)
+    assert late not in corpus(run)
+    forget(run, late, "nobody.example")
+    first, second = sorted(takedown_files(run), key=lambda path: path.stat().st_mtime_ns)
+    rows = takedowns_of(run).rows_by_name
+    assert [row.text for row in rows[first.name]] == [None, None]
+    (row,) = rows[second.name]
+    assert row.url == late
+    copies = {"https://copy.example/a": words(7), "https://near.example/b": near_copy(words(7), 9)}
+    import_texts(run, copies, "--add")
+    ask_owt("run", run, *FLAGS, *settings)
+    assert corpus(run) == {NAMED, "https://b.example/page"}
+    # The next request lists these duplicates, and then there is nothing more to learn.
+    for _ in range(2):
+        forget(run, late, "nobody.example")
+        assert len(takedown_files(run)) == 3
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("has_clean", [True, False])
+def test_two_requests_in_either_order_give_the_same_bytes(
+    run: Path, tmp_path: Path, has_clean: bool
+) -> None:
+    """They name a document both, for other reasons."""
+    if not has_clean:
+        for folder in ("clean", "documents"):
+            shutil.rmtree(run / folder)
+    requests = [(NAMED, "nobody.example"), (NAMED, "https://b.example/page")]
+    datasets = []
+    for order in ([0, 1], [1, 0]):
+        copy = copy_of(run, tmp_path / str(order[0]))
+        for number in order:
+            forget(copy, *requests[number], flags=["--reason", f"request {number}"])
+        assert len(takedown_files(copy)) == 2
+        datasets.append((root_of(copy).takedowns, manifest_of(copy, "corpus").digest))
+    assert datasets[0] == datasets[1]
+
+
+def test_an_older_root_brings_no_page_back(run: Path) -> None:
+    older = (run / ROOT).read_bytes()
+    forget(run, NAMED)
+    for name in (ROOT, COPY):
+        (run / name).write_bytes(older)
+    problem = "corpus/ was built without the latest takedown"
+    assert problem in ask_owt("verify", run, code=1)
+    assert "was built without the latest takedown" in ask_owt("publish", run, "hf://a/b", code=1)
+    ask_owt("run", run, *FLAGS)
+    assert corpus(run) == {"https://b.example/page"}
+    assert root_of(run).takedowns == [path.name for path in takedown_files(run)]
+    import_texts(run, LATER, "--add")
+    ask_owt("run", run, *FLAGS, "--rules", "none")
+    assert corpus(run) == {"https://b.example/page", "https://other.example/page"}
+    assert "no problems found" in ask_owt("verify", run)
+
+
+def cut(path: Path) -> None:
+    """Cut a file off."""
+    os.truncate(path, 9)
+
+
+@pytest.mark.parametrize("damage", [os.unlink, cut], ids=["deleted", "damaged"])
+@pytest.mark.parametrize("is_text_left", [True, False])
+def test_a_lost_file_stops_every_command_until_it_is_replaced(
+    run: Path, damage: Callable[[Path], None], is_text_left: bool
+) -> None:
+    forget(run, NAMED)
+    import_texts(run, LATER, "--add")
+    (path,) = takedown_files(run)
+    damage(path)
+    if not is_text_left:
+        for folder in ("clean", "documents"):
+            shutil.rmtree(run / folder)
+    list_path = run.parent / "list.txt"
+    for words_of_command in (
+        ["run", run, *FLAGS],
+        ["run", run, "--dry_run"],
+        ["import", run],
+        ["forget", run, list_path],
+        ["publish", run, "hf://a/b"],
+        ["verify", run],
+    ):
+        assert str(path) in ask_owt(*words_of_command, code=1)
+    ask_owt("ls", run)
+    forget(run, NAMED, flags=["--replaces", path.name])
+    assert "no problems found" in ask_owt("verify", run)
+    if is_text_left:
+        # The same request has the same content, so the file is restored under its name.
+        assert takedown_files(run) == [path]
+        ask_owt("run", run, *FLAGS, "--rules", "none")
+        assert corpus(run) == {"https://b.example/page", "https://other.example/page"}
+    else:
+        assert NAMED not in corpus(run)
+        assert path.name in root_of(run).takedowns
+
+
+def test_two_lost_files_are_replaced_by_one_request(run: Path) -> None:
+    forget(run, NAMED)
+    forget(run, "https://b.example/page")
+    first, second = takedown_files(run)
+    first.unlink()
+    cut(second)
+    error = ask_owt("run", run, *FLAGS, code=1)
+    assert f"--replaces {first.name} {second.name}`" in error
+    flags = ["--replaces", first.name, str(second)]
+    forget(run, NAMED, "https://b.example/page", flags=flags)
+    assert not corpus(run)
+    assert "no problems found" in ask_owt("verify", run)
+
+
+def test_an_undamaged_file_stays_in_force_if_it_is_replaced(run: Path) -> None:
+    forget(run, NAMED)
+    (path,) = takedown_files(run)
+    forget(run, "nobody.example", flags=["--replaces", path.name, "0000000000000000.parquet"])
+    assert path in takedown_files(run)
+    assert len(root_of(run).takedowns) == 2
+    ask_owt("run", run, *FLAGS, "--min_similarity", 0.5)
+    assert corpus(run) == {"https://b.example/page"}
+
+
+def test_a_file_that_comes_from_elsewhere_is_in_force(run: Path, tmp_path: Path) -> None:
+    """Such as one from a backup, or of a command that was killed before it changed the root."""
+    other = copy_of(run, tmp_path / "other")
+    forget(other, NAMED)
+    shutil.copytree(other / "ledger/takedowns", run / "ledger/takedowns")
+    assert "was built without the latest takedown" in ask_owt("verify", run, code=1)
+    ask_owt("run", run, *FLAGS)
+    assert corpus(run) == {"https://b.example/page"}
 
 
 def test_keys_need_no_rows_after_a_takedown(run: Path) -> None:
@@ -239,28 +374,54 @@ def test_older_copies_of_a_domain_elsewhere_stay(tmp_path: Path) -> None:
     assert corpus(run) == near.keys()
 
 
+@pytest.mark.parametrize("settings", [(), ("--rules", "none")], ids=str)
+def test_an_aggregator_goes_and_the_publisher_stays(
+    tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    """Not even a later copy of the publisher's page goes."""
+    run = tmp_path / "run"
+    # The page that comes first is kept, and the aggregator's copy repeats it.
+    import_texts(run, {"https://a.publisher.example/1": FIRST})
+    import_texts(run, {"https://aggregator.example/1": FIRST, NAMED: words(2)}, "--add")
+    ask_owt("run", run, *FLAGS, *settings)
+    output = forget(run, "aggregator.example")
+    assert "the corpus keeps 1 other document with the same text" in output
+    assert corpus(run) == {"https://a.publisher.example/1", NAMED}
+    import_texts(run, {"https://new.example/x": FIRST}, "--add")
+    ask_owt("run", run, *FLAGS, "--rules", "none")
+    assert corpus(run) == {"https://a.publisher.example/1", NAMED, "https://new.example/x"}
+
+
+_PIECES = ["x", "y", "", "…", "漢字", "é1 x", "don’t", "ﬁ", "İ", "\u0301", "❤\ufe0f", "a-b"]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_search_equals_a_plain_comparison(seed: int) -> None:
     rng = random.Random(seed)
-    base = [words(seed * 10 + k, rng.randrange(0, 60)) for k in range(6)]
+    base = [words(seed * 10 + k, rng.choice([0, 3, 5, 20, 60, 200])) for k in range(6)]
+    base.append(rng.choices("abc", k=40))
+    for text in base[::2]:
+        text += rng.choices(_PIECES, k=rng.randrange(10))
     texts = [" ".join(text) for text in base]
-    queries = []
+    queries = ["", "…", "漢字漢字漢字"]
     for text in base:
-        query = list(text)
-        for _ in range(rng.randrange(0, 3)):
-            if query:
-                query[rng.randrange(len(query))] = rng.choice(["x", "y", ""])
-        queries.append(" ".join(query))
-    fingerprint_by_id = dict(enumerate(fingerprints(pa.array(texts))))
-    matches = ForgottenTexts.of(fingerprint_by_id).matches(pa.array(queries))
-    matched = {match.row: set(match.url_ids) for match in matches}
+        for num_changes in (0, 1, 2, len(text) // 30, len(text) // 20):
+            query = list(text)
+            for _ in range(num_changes):
+                # At the beginning too, which the search looks at first.
+                position = rng.choice([rng.randrange(len(query) or 1), 0, 1])
+                query[position : position + 1] = rng.choices(_PIECES, k=rng.choice([1, 1, 5]))
+            queries.append(" ".join(query))
+    forgotten = fingerprints(pa.array(texts))
+    matches = ForgottenTexts(forgotten).matches(pa.array(queries))
+    matched = {match.row: set(match.positions) for match in matches}
     for row, query_fingerprint in enumerate(fingerprints(pa.array(queries))):
         query_shingles = set(query_fingerprint.shingles.tolist())
         expected = set()
-        for key, fingerprint in fingerprint_by_id.items():
+        for position, fingerprint in enumerate(forgotten):
             shingles = set(fingerprint.shingles.tolist())
             union = query_shingles | shingles
             is_similar = bool(union) and len(query_shingles & shingles) >= 0.8 * len(union)
             if query_fingerprint.digest == fingerprint.digest or is_similar:
-                expected.add(key)
+                expected.add(position)
         assert matched.get(row, set()) == expected

@@ -17,12 +17,11 @@ import pytest
 import yaml
 
 from owt_pipeline.commands import publish, verify
-from owt_pipeline.formats.takedowns import Takedowns, write_takedowns
+from owt_pipeline.formats.takedowns import Takedown, write_takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.export.card import Config, published_card
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
-from schemas.manifest import ROOT
 from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import copy_of, manifest_of, root_of, run_owt, shard_file
 from tests.servers.hub import Hub, environment_of, hub_server
@@ -210,19 +209,18 @@ def test_a_shard_without_documents_has_no_file(tmp_path: Path) -> None:
     assert paths == {}
 
 
-def test_a_takedown_that_is_only_on_the_list_is_not_published(
+def test_a_corpus_without_the_latest_takedown_is_not_published(
     small_run: Path, tmp_path: Path, published: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The list is in the run, as after an `owt forget` that was killed before export ran."""
+    """The file is in the run, as after an `owt forget` that was killed before export ran."""
     run = copy_of(small_run, tmp_path / "run")
-    path = write_takedowns(Storage(str(run)), Takedowns({}, {"demo.test": "on request"}))
-    (run / ROOT).write_bytes(msgspec.structs.replace(root_of(run), takedowns=path).to_json())
+    write_takedowns(Storage(str(run)), [Takedown(None, None, "demo.test", "on request")])
+    problem = f"corpus was built without the latest takedown: run `owt run {run}`"
     with hub_server() as hub:
-        assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
+        assert problem in published(hub, run, "--yes", code=1)
         assert not hub.commits
     assert verify.main([str(run)]) != 0
-    advice = f"the list of takedowns has changed since corpus/ was built: run `owt run {run}`"
-    assert advice in capsys.readouterr().out
+    assert problem.replace("corpus", "corpus/", 1) in capsys.readouterr().out
 
 
 def test_a_list_of_urls_holds_nothing_of_the_pages(

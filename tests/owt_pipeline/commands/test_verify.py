@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,6 +72,18 @@ def run(tmp_path: Path) -> Path:
 def problems(folder: Path) -> str:
     """Return the problems that verify finds, a line each."""
     return "\n".join(line for finding in verify(Storage(str(folder))) for line in finding.problems)
+
+
+def test_a_file_of_another_program_is_moved_out(run: Path) -> None:
+    (run / "pages/.part.crc").write_bytes(b"hidden")
+    (run / "pages/part-00001-0123abcd.parquet").write_bytes(b"of an interrupted run")
+    foreign = run / "pages/copy of part.parquet"
+    shutil.copyfile(shard_file(run, "pages", 0), foreign)
+    (found,) = problems(run).splitlines()
+    assert found.startswith(f"{foreign} does not belong to pages/")
+    assert found.endswith("move it to another folder")
+    shutil.move(foreign, run.parent / "copy.parquet")
+    assert problems(run) == ""
 
 
 def test_an_undamaged_run_verifies(run: Path) -> None:

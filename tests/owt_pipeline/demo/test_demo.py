@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.cli import main
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.demo.command import run_stages
 from owt_pipeline.formats.urls import BadURL, canonical_url
@@ -29,6 +30,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     assert run_stages(folder, workers=1) == 0
     return folder
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.toml", "ledger/manifest.json"])
+def test_the_demo_leaves_other_folders_alone(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    assert main(["demo", "mine"]) == 1
+    error = capsys.readouterr().err
+    assert "mine has other files than a demo" in error
+    assert "give a new folder, as in `owt demo demo-run`" in error
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
+    assert path.read_text() == "mine"
 
 
 def outcomes(workdir: Storage) -> dict[str, str]:

@@ -237,7 +237,7 @@ def take_over(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardW
         if run.options.fault == "publishes":
             change_root(
                 run.workdir,
-                lambda root: msgspec.structs.replace(root, takedowns="another's"),
+                lambda root: msgspec.structs.replace(root, rounds={"0": 1}),
                 "another",
             )
         else:

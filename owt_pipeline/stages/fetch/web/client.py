@@ -325,12 +325,14 @@ def _raw_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
 
     The body is recorded without its transfer encoding, so the name of this header changes.
     """
-    raw_headers = []
-    for name, value in response.raw_headers:
-        if name.lower() == b"transfer-encoding":
-            name = b"X-Crawler-" + name
-        raw_headers.append((name, value.strip()))
-    return raw_headers
+    raw_headers = [(name, value.strip()) for name, value in response.raw_headers]
+    if "Transfer-Encoding" not in response.headers:
+        return raw_headers
+    renamed = []
+    for name, value in raw_headers:
+        prefix = b"X-Crawler-" if name.lower() == b"transfer-encoding" else b""
+        renamed.append((prefix + name, value))
+    return renamed
 
 
 async def _read_body(
@@ -391,8 +393,8 @@ def _head(response: aiohttp.ClientResponse, raw_headers: list[tuple[bytes, bytes
     version = response.version or aiohttp.HttpVersion11
     reason = (response.reason or "").encode("utf-8", "surrogateescape")
     status_line = b"HTTP/%d.%d %d %s" % (*version, response.status, reason)
-    lines = [status_line, *(b"%s: %s" % field for field in raw_headers)]
-    return b"\r\n".join([*lines, b"", b""])
+    fields = [b"%s: %s" % field for field in raw_headers]
+    return b"\r\n".join([status_line, *fields, b"", b""])
 
 
 def _decode(received: HttpResponse, max_bytes: int, cut: bool) -> bytes:
