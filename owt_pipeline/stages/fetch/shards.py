@@ -28,11 +28,11 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
     match,
     send_keys,
 )
-from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import Capture
 from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
 from owt_pipeline.stages.fetch.options import (
     SHARDS_TOGETHER,
+    archive_files,
     archives_of,
     digest_of_source,
 )
@@ -50,7 +50,6 @@ from owt_pipeline.stages.fetch.recorder import (
 )
 from owt_pipeline.stages.fetch.rounds import check_nothing_lost
 from owt_pipeline.stages.fetch.segments import SegmentReader, SegmentWriter, isin_sorted
-from owt_pipeline.storage.folder import expand_globs
 from owt_pipeline.version import __version__
 from schemas import DATASETS
 
@@ -79,7 +78,7 @@ def set_up(run: StageRun) -> Summary:
     recorded = recorded_sources(run.stage, run.published)
     properties: dict[str, Any] = {}
     if "archive" in options.order:
-        paths = expand_globs(options.pages_from, "--pages_from")
+        paths = archive_files(options)
         properties["archives"] = paths
         for archive in archives_of(options, recorded):
             if archive["uri"] not in paths:
@@ -180,8 +179,7 @@ def _warn_of_archive(archive: Mapping[str, Any]) -> None:
     if "problem" in archive:
         logger.warning("fetch: %s: %s", name, archive["problem"])
     elif not archive["responses"]:
-        kind = kind_of(name).name
-        logger.warning("fetch: %s contains no HTTP response; it may not be %s", name, kind)
+        logger.warning("fetch: %s contains no HTTP response; check what the file is", name)
 
 
 def _warcinfo(run: StageRun, source: str) -> dict[str, str]:
