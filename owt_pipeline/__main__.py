@@ -10,7 +10,6 @@ PACKAGES_OF_COMMANDS = (
     "aiohttp",
     "apache_beam",
     "brotli",
-    "dateutil",
     "duckdb",
     "fastwarc",
     "huggingface_hub",

@@ -20,7 +20,7 @@ import tomllib
 from owt_pipeline.command_line import add_output_flags, at_least
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.errors import UsageError
-from owt_pipeline.formats.file_kinds import NUM_START_BYTES, flag_for
+from owt_pipeline.formats.file_kinds import describe_kind, read_start
 from owt_pipeline.storage.folder import Storage, folder_of
 from schemas import SettingsError
 from schemas.settings import did_you_mean, from_table
@@ -63,9 +63,9 @@ def problem_of_word(word: str) -> str:
         return "it is not a settings file and not the value of a flag"
     if os.path.isfile(word):
         with open(word, "rb") as file:
-            kind = flag_for(file.read(NUM_START_BYTES))
+            kind = describe_kind(read_start(file), word)
         if kind:
-            return f"it looks like {kind}"
+            return f"it is {kind}"
     return "the name of a settings file ends in .toml"
 
 

@@ -117,8 +117,7 @@ def test_the_trainer_needs_no_package_of_the_pipeline() -> None:
 
 
 def test_the_commands_look_for_every_package_of_the_pipeline() -> None:
-    distribution_by_module = {"dateutil": "python-dateutil"}
-    packages = {normalized(distribution_by_module.get(name, name)) for name in PACKAGES_OF_COMMANDS}
+    packages = set(map(normalized, PACKAGES_OF_COMMANDS))
     assert packages == declared("pipeline") - declared()
 
 

@@ -1,4 +1,7 @@
-"""Folders of Hugging Face's transformers: a GPT-2 is read from one and written to one."""
+"""Folders of Hugging Face's transformers: a GPT-2 is read from one and written to one.
+
+A folder may be a model of the Hub, which is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,55 @@ _FIXED_SETTINGS = (
 )
 # Parts of this model that transformers' GPT-2 does not have.
 _OTHER_PARTS = ("embedding_width", "shared_layers", "rope", "qk_norm", "activation")
+
+# A repository, and its revision: gpt2, openai-community/gpt2@main.
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?")
+# Pickled weights are downloaded only where there are no others.
+_HUB_FILES = (["*.json", "merges.txt", "model*.safetensors"], ["pytorch_model*.bin"])
+
+
+def is_hub_name(source: str) -> bool:
+    """Return whether this has the form of a model's name at the Hub, and no file has the name."""
+    return bool(_HUB_NAME.fullmatch(source)) and not Path(source).exists()
+
+
+def download_model(name: str) -> Path:
+    """Return the folder of a model in the Hub's cache, after a download of what the cache lacks.
+
+    Where the Hub cannot be reached, it is what the cache has. `NAME@REVISION` selects a revision.
+    Raises ValueError if the model cannot be had.
+    """
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ValueError(
+            f"{name} is not a folder here, and a model of the Hugging Face Hub needs the extra "
+            f"hf: pip install transformers"
+        ) from None
+    repository, _, revision = name.partition("@")
+    try:
+        for patterns in _HUB_FILES:
+            folder = Path(
+                huggingface_hub.snapshot_download(
+                    repository,
+                    revision=revision or None,
+                    allow_patterns=patterns,
+                    ignore_patterns="*/*",
+                )
+            )
+            if any(folder.glob("*.safetensors")):
+                return folder
+        if not any(folder.glob("*.bin")):
+            raise FileNotFoundError("it has no weights")
+        return folder
+    # Errors of the package, its HTTP client or the file system.
+    except Exception as error:
+        of_revision = f" --revision {revision}" if revision else ""
+        raise ValueError(
+            f"{name} is neither a folder here nor a model that can be had from the Hugging Face "
+            f"Hub ({first_line(error)}): check the name; or fetch it once while connected "
+            f"(`hf download {repository}{of_revision}`); or name a mirror by HF_ENDPOINT"
+        ) from error
 
 
 def load_huggingface(folder: Path) -> GPT:

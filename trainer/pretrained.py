@@ -21,10 +21,9 @@ from trainer.checkpoint import (
 )
 from trainer.command_line import check_local, first_line
 from trainer.data.loader import DocumentBlocks
-from trainer.data.remote import download_model, is_hub_name
 from trainer.data.shards import TokenizerInfo
 from trainer.data.text import Tokenizer, has_tokenizer
-from trainer.huggingface import end_of_text, load_huggingface
+from trainer.huggingface import download_model, end_of_text, is_hub_name, load_huggingface
 from trainer.model import GPT, ModelConfig
 from trainer.signing import verifier_of
 

@@ -14,15 +14,11 @@ import pyarrow.parquet as pq
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.formats.copies import COPIED_FORMATS, copy_without
-from owt_pipeline.formats.records import (
-    format_of,
-    known_format,
-    names_below_common_folder,
-    texts_of_files,
-)
+from owt_pipeline.formats.files import find_files, format_of, known_format, texts_of_option
+from owt_pipeline.formats.records import names_below_common_folder, texts_of_files
 from owt_pipeline.library import find_duplicates
 from owt_pipeline.stages.dedupe.options import Comparison
-from owt_pipeline.storage.folder import expand_globs, folder_of
+from owt_pipeline.storage.folder import folder_of
 from schemas import SettingsError
 from schemas.quantities import pluralize
 from schemas.settings import add_flags, flags_given, from_table
@@ -76,13 +72,14 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     """Find the pairs; print a summary, and write what the flags ask for."""
     configure_output(arguments)
     # A wrong target is reported before the search, which reads all files.
+    files = find_files(arguments.files, texts_of_option("near-duplicates"))
     if arguments.out:
-        _check_target("--out", arguments.out, expand_globs(tuple(arguments.files), "files"))
+        _check_target("--out", arguments.out, files)
         if known_format(arguments.out) not in (None, "parquet"):
             raise UsageError(f"--out {arguments.out}: the pairs are Parquet: name it .parquet")
     copies: dict[str, str] = {}
     if arguments.unique:
-        copies = _copies_of(arguments.files, arguments.unique)
+        copies = _copies_of(files, arguments.unique)
     if arguments.out and os.path.abspath(arguments.out) in map(os.path.abspath, copies.values()):
         raise UsageError(
             f"--out {arguments.out} would replace a file that --unique writes: name another one"
@@ -92,7 +89,7 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
         from_table(Comparison, {}, "", options)
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    texts = _CountedTexts(texts_of_files(arguments.files, arguments.text_field, "near_duplicates"))
+    texts = _CountedTexts(texts_of_files(files, arguments.text_field, "near-duplicates"))
     try:
         pairs = find_duplicates(iter(texts), arguments.workers, **options)
     except ValueError as error:
@@ -104,8 +101,8 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     if copies:
         _write_copies(copies, pairs["row"].to_numpy(), texts.num_rows)
         num_kept = texts.num_rows - len(pairs)
-        files = pluralize(len(copies), "file")
-        print(f"{arguments.unique}: {pluralize(num_kept, 'record')} in {files}")
+        num_files = pluralize(len(copies), "file")
+        print(f"{arguments.unique}: {pluralize(num_kept, 'record')} in {num_files}")
     return 0
 
 
@@ -151,12 +148,11 @@ def _check_target(option: str, target: str, files: Sequence[str]) -> None:
         raise UsageError(f"{option} {target} is one of the files to read: name another one")
 
 
-def _copies_of(patterns: Sequence[str], folder: str) -> dict[str, str]:
+def _copies_of(files: Sequence[str], folder: str) -> dict[str, str]:
     """Return where the copy of each file is written, in the order in which the files are read.
 
     Raises UsageError for a file of another format, and if a copy would replace an input.
     """
-    files = expand_globs(tuple(patterns), "files")
     for file in files:
         if format_of(file) not in COPIED_FORMATS:
             raise UsageError(

@@ -12,9 +12,16 @@ import sys
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.errors import NotFound, UsageError, UserError
-from owt_pipeline.formats.file_kinds import NUM_START_BYTES, why_not_a_page
+from owt_pipeline.formats.file_kinds import (
+    NUM_START_BYTES,
+    TEXT,
+    describe_kind,
+    has_only_urls,
+    kind_of,
+)
+from owt_pipeline.formats.files import known_format
 from owt_pipeline.formats.lines import Decompressed
-from owt_pipeline.formats.records import MAX_RECORD_BYTES, known_format, open_decompressed
+from owt_pipeline.formats.records import MAX_RECORD_BYTES, open_decompressed
 from owt_pipeline.library import Extractor
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.pages import Rejected
@@ -91,12 +98,12 @@ def _read(path: str) -> bytes:
 def _read_page(file: io.BufferedReader, path: str) -> bytes:
     """Return the content of an open file; raise UserError if it does not begin like a page."""
     start = file.read(NUM_START_BYTES)
-    problem = why_not_a_page(start)
-    if not problem and known_format(path) == "csv":
-        problem = "a table: `owt import RUN FILE` reads its texts"
+    kind = kind_of(start)
+    is_page = kind in (TEXT, "html") or (kind == "urls" and not has_only_urls(start))
+    problem = "" if is_page else describe_kind(start, "FILE" if path == "-" else path)
+    if is_page and known_format(path) == "csv":
+        problem = f"a table: `owt import RUN {shlex.quote(path)}` reads its texts"
     if problem:
-        file_name = "FILE" if path == "-" else shlex.quote(path)
-        problem = problem.replace("FILE", file_name)
         raise UserError(f"{path} is not a web page, but {problem}; expected HTML or plain text")
     return start + file.read(MAX_RECORD_BYTES)
 

@@ -22,12 +22,13 @@ import xxhash
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.config import read_config, settings_of
 from owt_pipeline.errors import NotFound, UserError, command
-from owt_pipeline.formats.records import format_of, read_records
+from owt_pipeline.formats.files import find_files, format_of, texts_of_option
+from owt_pipeline.formats.records import read_records
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_hash, id_of, unescaped
 from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader, LocatedRow
 from owt_pipeline.ledger.root import require_run
-from owt_pipeline.storage.folder import Storage, expand_globs
+from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS, Reason
 
@@ -375,7 +376,7 @@ def _place_among_known_texts(decisions: DatasetReader, text_id: int) -> str | No
     # The files are the user's, and may have been changed or deleted since. Then the names that the
     # manifest records have to do.
     with contextlib.suppress(UserError, OSError):
-        for path in expand_globs(tuple(settings.get("against", ())), "against"):
+        for path in find_files(settings.get("against", ()), texts_of_option("--against")):
             for record in read_records(path, path, format_of(path), columns=["text"]):
                 text = (record.fields or {}).get("text")
                 if isinstance(text, str) and text_id == _id_of_known_text(text):

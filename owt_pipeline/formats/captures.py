@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.errors import raise_unless_damage
-from owt_pipeline.formats.file_kinds import flag_for, is_web_page
+from owt_pipeline.formats.file_kinds import is_web_page
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
@@ -128,9 +128,7 @@ def _not_a_warc(start: bytes) -> str:
     """Return why a file that begins with `start` is not a WARC file."""
     if is_web_page(start):
         return "not a WARC file but a web page, such as the error page of a server"
-    kind = flag_for(start)
-    guess = f" ({kind})" if kind else ""
-    return f"not a WARC file, since it begins with {start[:20]!r}{guess}"
+    return f"not a WARC file, since it begins with {start[:20]!r}"
 
 
 def _start_of_record(file: BinaryIO, at: int) -> bytes:

@@ -1,19 +1,19 @@
-"""Dates and times as people and programs write them, if they can be read in one way only.
+"""Dates and times in three forms: ISO 8601, seconds or milliseconds since 1970, and RFC 5322.
 
-Numbers of days and months that may be exchanged (01/02/2019), years of two digits, and dates
-without a day or a year are not read. Names of months are English. The parser is dateutil's, which
-guesses: it reads each text twice with different guesses, and only what both give counts.
+RFC 5322 is the form of mail, feeds and HTTP. All other forms are null and counted, since programs
+and people read 01/02/2019 in two ways.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 
 UNDERSTOOD = (
-    "2019-01-31, 2019/1/31, 31 Jan 2019, January 31, 2019 and 31/01/2019, with or without a time"
+    "2019-01-31, 2019-01-31 12:00:00+01:00, Thu, 31 Jan 2019 12:00:00 GMT, and seconds or "
+    "milliseconds since 1970"
 )
 """Examples of dates that are read, for messages."""
 
@@ -24,116 +24,55 @@ MISSING = frozenset(
 )  # fmt: skip
 """How programs write a missing value, in lower case: pandas, R, Spark, databases, people."""
 
-# A longer text is not a date, and dateutil takes a while to refuse it.
-_MAX_CHARS = 80
 _MAX_CHARS_SHOWN = 100
 
-_YEAR_FIRST = re.compile(r"([1-9]\d{3})([-/.])(\d\d?)\2(\d\d?)(?!\d)", re.ASCII)
-_COMPACT_DAY = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(?:\d{4}(?:\d\d)?)?", re.ASCII)
-# Not a part of a time, such as the fraction of a second.
-_YEAR = re.compile(r"(?<!:\d\d\.)(?<![\d:])[1-9]\d{3}(?!\d)", re.ASCII)
-_OFFSET_AFTER_TIME = re.compile(r"(?<=:\d\d)(?:\.\d+)? ?(?:[AP]M ?)?[+-]\d{4}(?!\d)", re.A | re.I)
-# JavaScript writes `GMT+0100 (Central European Standard Time)`, and dateutil reads the sign of
-# `GMT+1` as POSIX does, the other way round.
-_GMT_OF_OFFSET = re.compile(r"(?:GMT|UTC) ?(?=[+-]\d)")
-_ZONE_IN_BRACKETS = re.compile(r"\s*\([A-Za-z ]*\)$")
-_HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\.", re.IGNORECASE)
+_ISO = re.compile(r"\d{4}(-?)\d\d\1\d\d(?:[T ].*)?", re.ASCII)
+# PostgreSQL and Ruby write a space before the offset, and BigQuery UTC in place of Z.
+_ISO_ZONE = re.compile(r" ?(?:(UTC|Z)|([+-]\d\d(?::?\d\d)?))\Z")
+_RFC_5322 = re.compile(
+    r"(?:[A-Z][a-z]{2}, ?)?\d\d? [A-Z][a-z]{2} \d{4} \d\d:\d\d(?::\d\d)? "
+    r"(?:[+-]\d{4}|GMT|UTC?|Z|[ECMP][SD]T)",
+    re.ASCII,
+)
 
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:E\+?\d+)?", re.ASCII)
 
-# The zones that RFC 5322 names, in hours.
-_HOURS_OF_ZONE = {
-    "UTC": 0, "UT": 0, "GMT": 0, "Z": 0,
-    "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7,
-}  # fmt: skip
+# A smaller number is a year, or the number of a day in Excel: the second 10^8 was in 1973.
+_MIN_SECONDS = 10**8
+# A larger number of seconds is after the year 2099, so it counts milliseconds.
+_MAX_SECONDS = 4_102_444_800
 
-# What a text lacks is taken from these. A date that lacks something has two readings, then.
-_DEFAULTS = (datetime(2001, 1, 1), datetime(2004, 2, 2))
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def date_of(text: str) -> date | None:
-    """Return the day that a text names, as it is written; None if it has no single reading.
+def moment_of(value: object) -> datetime | None:
+    """Return the time that a string or number names, with its zone if it has one.
 
-    A zone does not change the day. After a date in ISO 8601, any text may follow.
+    A date without a time is midnight. The result is None for any other form.
     """
-    text = text.strip()
-    compact_day = _COMPACT_DAY.fullmatch(text)
-    if compact_day is not None:
-        return _day(*compact_day.groups())
-    year_first = _YEAR_FIRST.match(text)
-    is_iso = year_first is not None and len(year_first[0]) == 10 and year_first[2] == "-"
-    if year_first is not None and (is_iso or year_first.end() == len(text)):
-        return _day(year_first[1], year_first[3], year_first[4])
-    moment = _parse(text, ignores_zone=True)
-    return moment.date() if moment is not None else None
-
-
-def moment_of(text: str) -> datetime | None:
-    """Return the time that a text names, with its zone if it has one; None for no single reading.
-
-    A date without a time is midnight. An unknown name of a zone, such as CEST, has no reading.
-    """
-    return _parse(text.strip(), ignores_zone=False)
-
-
-def _day(year: str, month: str, day: str) -> date | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    text = str(value).strip().upper()
     try:
-        return date(int(year), int(month), int(day))
+        if _ISO.fullmatch(text):
+            return datetime.fromisoformat(_ISO_ZONE.sub(_iso_zone, text))
+        if _NUMBER.fullmatch(text):
+            return _moment_of_number(float(text))
+        mail_date = str(value).strip()
+        return parsedate_to_datetime(mail_date) if _RFC_5322.fullmatch(mail_date) else None
     except ValueError:
         return None
 
 
-@functools.lru_cache(maxsize=4096)
-def _parse(text: str, *, ignores_zone: bool) -> datetime | None:
-    """Return the only reading of a text by dateutil, or None."""
-    if len(text) > _MAX_CHARS or not text.isascii():
-        return None
-    text = _GMT_OF_OFFSET.sub("", _ZONE_IN_BRACKETS.sub("", text))
-    text = _HALF_OF_DAY.sub(r"\1m", text)
-    years = _YEAR.findall(_OFFSET_AFTER_TIME.sub("", text))
-    # With two numbers of four digits, dateutil takes the second for a time.
-    if len(years) != 1:
-        return None
-    year_first = _YEAR_FIRST.match(text)
-    if year_first is not None:
-        year, _, month, day = year_first.groups()
-        if not 1 <= int(month) <= 12:
-            return None
-        # dateutil would exchange the day and the month.
-        text = f"{day} {_MONTHS[int(month) - 1]} {year}{text[year_first.end() :]}"
-    readings = {
-        _read(text, day_first, default, ignores_zone)
-        for day_first, default in zip((False, True), _DEFAULTS, strict=True)
-    }
-    reading = readings.pop()
-    if readings or reading is None:
-        return None
-    # dateutil takes the year of "27-28 Nov 2021" for a time.
-    return reading if reading.year == int(years[0]) else None
+def _iso_zone(zone: re.Match[str]) -> str:
+    return "+00:00" if zone[1] else zone[2]
 
 
-def _read(text: str, day_first: bool, default: datetime, ignores_zone: bool) -> datetime | None:
-    # Not every table has dates in words.
-    from dateutil import parser
-
-    try:
-        return parser.parse(
-            text, default=default, dayfirst=day_first, ignoretz=ignores_zone, tzinfos=_zone
-        )
-    # dateutil's own errors are ValueErrors. Odd texts raise others, too.
-    except (ValueError, OverflowError, TypeError, IndexError, AttributeError):
+def _moment_of_number(number: float) -> datetime | None:
+    seconds = number if abs(number) < _MAX_SECONDS else number / 1000
+    if not _MIN_SECONDS <= abs(seconds) < _MAX_SECONDS:
         return None
-
-
-def _zone(name: str | None, offset: int | None) -> tzinfo | None:
-    """Return the zone of a name or of an offset in seconds; raise ValueError for an unknown one."""
-    if offset is not None:
-        return timezone(timedelta(seconds=offset))
-    if name is None:
-        return None
-    if name.upper() not in _HOURS_OF_ZONE:
-        raise ValueError(f"unknown zone {name}")
-    return timezone(timedelta(hours=_HOURS_OF_ZONE[name.upper()]))
+    return _EPOCH + timedelta(seconds=int(seconds))
 
 
 @dataclass

@@ -1,122 +1,186 @@
-"""Guesses what a file is from its first bytes, for messages about a file in the wrong place."""
+"""What a file is, by its first bytes: the kinds of content, and which option or command takes each.
+
+The name of a file does not count, since files have names of all sorts: `.parq`, `.jl`, none.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
-import zlib
+import shlex
+from typing import IO, Any, NamedTuple
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_XZ_MAGIC = b"\xfd7zXZ"
-_BZIP2_MAGIC = b"BZh"
-_HTML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype|!--|html|head|body|\?xml)", re.IGNORECASE)
-_JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
-# An object with a key, alone or as the first of an array. A text may begin with a brace.
-_JSON_TEXT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"")
-_URL = re.compile(rb"(?:\xef\xbb\xbf)?\s*https?://", re.IGNORECASE)
-# The first line of a CSV or TSV with a column of URLs.
-_TABLE = re.compile(
-    rb"(?:\xef\xbb\xbf)?(?:[^\n,;\t]*[,;\t])*\s*\"?(?:url|link|href)\"?\s*[,;\t\r\n]", re.IGNORECASE
-)
-
-# The first bytes of files that are not a page, and what such a file is.
-_NOT_PAGES: tuple[tuple[bytes, str], ...] = (
-    (b"WARC/", "a WARC file: `owt run RUN --warcs FILE` extracts the text of each of its pages"),
-    (
-        b"PAR1",
-        "a Parquet file: `owt import RUN FILE` reads its texts, and `owt run RUN --links FILE` "
-        "fetches the URLs of its column url",
-    ),
-    (b"ARROW1", "an Arrow file"),
-    (b"%PDF-", "a PDF"),
-    (b"{\\rtf", "an RTF document"),
-    (b"\xd0\xcf\x11\xe0", "an Office document"),
-    (b"PK\x03\x04", "a ZIP archive, or a document in one such as DOCX or EPUB"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    (b"Rar!\x1a\x07", "a RAR archive"),
-    (b"SQLite format 3\x00", "an SQLite database"),
-    (b"\x89PNG\r\n", "an image"),
-    (b"\xff\xd8\xff", "an image"),
-    (b"GIF8", "an image"),
-    (b"RIFF", "an image, a sound or a video"),
-)
-# A tar archive has this in the header of its first file.
-_TAR = (257, b"ustar")
+from owt_pipeline.formats.lines import Decompressed, is_compressed
 
 NUM_START_BYTES = 1 << 12
 """Bytes that are enough to know what a file is."""
 
+TEXT = "text"
+"""The kind of a file that is none of the others: text of any sort, or bytes that are not known."""
+
+_BOM = rb"(?:\xef\xbb\xbf)?\s*"
+_HTML = re.compile(_BOM + rb"<(?:!doctype|!--|html|head|body|\?xml)", re.IGNORECASE)
+# An object with a key, alone or as the first of an array. A text may begin with a brace.
+_JSON = re.compile(_BOM + rb"(?:\[\s*)?\{\s*\"[^\"\n]*\"\s*:")
+# A comment of a list of URLs begins with `#`.
+_URLS = re.compile(_BOM + rb"(?:#[^\n]*\n\s*)*https?://", re.IGNORECASE)
+# The first line of a CSV or TSV with a column of URLs among others.
+_TABLE = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?=[^\n]*[,;\t])(?:[^\n,;\t]*[,;\t])*\s*\"?(?:url|link|href)\"?"
+    rb"\s*[,;\t\r\n]",
+    re.IGNORECASE,
+)
+
+
+class _Kind(NamedTuple):
+    """A kind of content.
+
+    Attributes:
+      name: its name in code.
+      magic: the first bytes.
+      offset: the offset of these bytes.
+      description: what such a file is, and what to do with a FILE of this kind.
+    """
+
+    name: str
+    magic: bytes
+    description: str
+    offset: int = 0
+
+
+_UNPACK_ZIP = "unpack it (python -m zipfile -e FILE FILE.files)"
+_CONVERT_ARROW = (
+    'convert it to Parquet (python -c "import sys, pyarrow as a, pyarrow.parquet as p; '
+    "p.write_table(a.ipc.open_{}(a.memory_map(sys.argv[1])).read_all(), sys.argv[1] + '.parquet')"
+    '" FILE)'
+)
+
+_KINDS = (
+    _Kind(
+        "warc",
+        b"WARC/",
+        "a WARC file: `owt run RUN --warcs FILE` extracts the text of each of its pages",
+    ),
+    _Kind(
+        "arc",
+        b"filedesc:",
+        "an ARC file: make a WARC file of it (warcio recompress FILE FILE.warc.gz)",
+    ),
+    _Kind(
+        "parquet",
+        b"PAR1",
+        "a Parquet file: `owt import RUN FILE` reads its texts, and `owt run RUN --links FILE` "
+        "fetches the URLs of its column url",
+    ),
+    _Kind(
+        "arrow",
+        b"ARROW1",
+        f"an Arrow file: {_CONVERT_ARROW.format('file')}",
+    ),
+    # Hugging Face's datasets write streams, which begin with the length of the schema.
+    _Kind(
+        "arrow",
+        b"\xff\xff\xff\xff",
+        f"an Arrow file: {_CONVERT_ARROW.format('stream')}",
+    ),
+    _Kind("avro", b"Obj\x01", "an Avro file: convert it to Parquet"),
+    _Kind("orc", b"ORC", "an ORC file: convert it to Parquet"),
+    _Kind("lz4", b"\x04\x22\x4d\x18", "compressed with lz4: decompress it (lz4 -d -m FILE)"),
+    _Kind(
+        "zip", b"PK\x03\x04", f"a ZIP archive, or a document such as DOCX or EPUB: {_UNPACK_ZIP}"
+    ),
+    _Kind("zip", b"PK\x05\x06", "an empty ZIP archive"),
+    _Kind("7z", b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it (7z x FILE)"),
+    _Kind("rar", b"Rar!\x1a\x07", "a RAR archive: unpack it (unrar x FILE)"),
+    _Kind(
+        "tar",
+        b"ustar",
+        "a tar archive: unpack it (python -m tarfile -e FILE FILE.files)",
+        offset=257,
+    ),
+    _Kind(
+        "sqlite",
+        b"SQLite format 3\x00",
+        "an SQLite database: export a table as CSV (sqlite3 -header -csv FILE 'SELECT * FROM "
+        "TABLE' > TABLE.csv)",
+    ),
+    _Kind("pdf", b"%PDF-", "a PDF"),
+    _Kind("rtf", b"{\\rtf", "an RTF document"),
+    _Kind("office", b"\xd0\xcf\x11\xe0", "an Office document"),
+    _Kind("image", b"\x89PNG\r\n", "an image"),
+    _Kind("image", b"\xff\xd8\xff", "an image"),
+    _Kind("image", b"GIF8", "an image"),
+    _Kind("media", b"RIFF", "an image, a sound or a video"),
+)
+
+_DESCRIPTIONS_OF_TEXTS = {
+    "html": "a web page, such as the error page of a server: download the file again, or print the "
+    "text of the page with `owt page FILE`",
+    "json": "JSON: `owt import RUN FILE` reads its texts, `owt run RUN --links FILE` fetches the "
+    "URLs of its field url, and `owt run RUN --dumps FILE` the URLs of Reddit's submissions",
+    "urls": "a list of URLs: `owt run RUN --links FILE` fetches them",
+    "table": "a table of URLs: `owt run RUN --links FILE` fetches them",
+}
+
+TEXTUAL = frozenset({TEXT, *_DESCRIPTIONS_OF_TEXTS})
+"""The kinds of files that a person can read: the content of a text can look like any of them."""
+
+
+def read_start(file: IO[bytes]) -> bytes:
+    """Return the first bytes of an open file, decompressed; its position is the start again.
+
+    The result is shorter than NUM_START_BYTES for a short file, and for a compressed one that is
+    damaged there.
+    """
+    start = file.read(NUM_START_BYTES)
+    file.seek(0)
+    if not is_compressed(start):
+        return start
+    with contextlib.suppress(MemoryError):
+        start = io.BufferedReader(Decompressed(file), NUM_START_BYTES).read(NUM_START_BYTES)
+    file.seek(0)
+    return start
+
+
+def kind_of(start: bytes) -> str:
+    """Return the kind of a file with these first bytes, decompressed; TEXT for all other files."""
+    if kind := _kind_by_magic(start):
+        return kind.name
+    if _HTML.match(start):
+        return "html"
+    if _JSON.match(start):
+        return "json"
+    if _URLS.match(start):
+        return "urls"
+    if _TABLE.match(start):
+        return "table"
+    return TEXT
+
+
+def describe_kind(start: bytes, path: str) -> str:
+    """Return what a file with these first bytes is, and the command that takes it; "" if unknown.
+
+    `path` is the file in the command.
+    """
+    kind = _kind_by_magic(start)
+    description = kind.description if kind else _DESCRIPTIONS_OF_TEXTS.get(kind_of(start), "")
+    return description.replace("FILE", shlex.quote(path))
+
 
 def is_web_page(start: bytes) -> bool:
-    """Return whether a file that begins with `start` is HTML or XML."""
-    return _HTML.match(start) is not None
+    """Return whether a file with these first bytes is HTML or XML."""
+    return kind_of(start) == "html"
 
 
-def flag_for(start: bytes) -> str:
-    """Return which flag or command takes a file that begins with `start`, as in "a WARC file, which
-    --warcs takes"; "" if it is not known.
-
-    A file in gzip is judged by its content.
-    """
-    if start.startswith(_GZIP_MAGIC):
-        start = _decompress(start)
-    if start.startswith(b"WARC/"):
-        return "a WARC file, which --warcs takes"
-    if start.startswith(b"PAR1"):
-        return "a Parquet file: --links takes tables of links, and `owt import` takes texts"
-    if start.startswith((_ZSTD_MAGIC, _XZ_MAGIC, _BZIP2_MAGIC)):
-        return "a compressed file, such as the dumps that --dumps takes"
-    if is_web_page(start):
-        return "a web page, such as the error page of a server"
-    if _JSON.match(start):
-        return "JSON, such as the submissions that --dumps takes"
-    if _URL.match(start) or _TABLE.match(start):
-        return "a list or table of URLs, which --links takes"
-    return ""
-
-
-def command_for(path: str) -> str:
-    """Return which command takes a file with this extension, to end a message; "" if none."""
-    extensions = path.rpartition("/")[2].lower().split(".")[1:]
-    if "warc" in extensions:
-        return f". `owt run RUN --warcs {path}` reads a WARC file"
-    if "html" in extensions or "htm" in extensions:
-        return f". `owt page {path}` prints the text of a web page"
-    return ""
-
-
-def why_not_a_page(start: bytes) -> str:
-    """Return what a file that begins with `start` is, and the command that takes such a FILE.
-
-    The result is "" for a page, also for plain text. `start` is decompressed.
-    """
-    for magic, kind in _NOT_PAGES:
-        if start.startswith(magic):
-            return kind
-    offset, magic = _TAR
-    if start[offset:].startswith(magic):
-        return "a tar archive"
-    if is_web_page(start):
-        return ""
-    if _JSON_TEXT.match(start):
-        return (
-            "JSON: `owt import RUN FILE` reads its texts, and `owt run RUN --dumps FILE` fetches "
-            "the URLs of Reddit's submissions"
-        )
-    if _has_only_urls(start) or _TABLE.match(start):
-        return "a list or table of URLs: `owt run RUN --links FILE` fetches them"
-    return ""
-
-
-def _has_only_urls(start: bytes) -> bool:
+def has_only_urls(start: bytes) -> bool:
     """Return whether each line is a URL. An article may begin with one, too."""
     lines = start.removeprefix(b"\xef\xbb\xbf").split()
-    return bool(lines) and all(map(_URL.match, lines))
+    return bool(lines) and all(map(_URLS.match, lines))
 
 
-def _decompress(start: bytes) -> bytes:
-    """Return the beginning of gzip's content; b"" if it cannot be decompressed."""
-    try:
-        return zlib.decompressobj(31).decompress(start, NUM_START_BYTES)
-    except zlib.error:
-        return b""
+def _kind_by_magic(start: bytes) -> Any:
+    for kind in _KINDS:
+        if start.startswith(kind.magic, kind.offset):
+            return kind
+    return None

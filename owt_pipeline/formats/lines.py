@@ -167,6 +167,19 @@ _FORMATS = (
 _SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))
 
 
+def is_compressed(start: bytes) -> bool:
+    """Return whether a file with these first bytes is in a form that `Decompressed` reads."""
+    return _format_of(start) is not None
+
+
+def _format_of(start: bytes) -> _Format | None:
+    for kind in _FORMATS:
+        is_skippable = kind.name == "zst" and start.startswith(_SKIPPABLE)
+        if is_skippable or start.startswith(kind.magic):
+            return kind
+    return None
+
+
 class Decompressed(io.RawIOBase):
     """The decompressed content of `file`; plain files are not changed.
 
@@ -203,11 +216,10 @@ class Decompressed(io.RawIOBase):
 
     def _decoded(self) -> Iterator[bytes]:
         start = self._read(6)
-        for kind in _FORMATS:
-            is_skippable = kind.name == "zst" and start.startswith(_SKIPPABLE)
-            if is_skippable or start.startswith(kind.magic):
-                yield from self._frames(start, kind)
-                return
+        kind = _format_of(start)
+        if kind is not None:
+            yield from self._frames(start, kind)
+            return
         # The first piece is as long as the others, for those who look ahead.
         start += self._read(_PIECE_BYTES)
         while start:

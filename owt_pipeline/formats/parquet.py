@@ -1,7 +1,7 @@
 """The rows of Parquet files that other programs wrote, as Python can have them.
 
-Dates become strings, since Python has none of nanoseconds or after the year 9999. A string that is
-not UTF-8 becomes None, and its field is named; so does a column of times in an unknown time zone.
+Dates become strings, since Python has none of nanoseconds or after the year 9999. A column of times
+in an unknown time zone becomes None. A string that is not UTF-8 is an error that names its column.
 """
 
 from __future__ import annotations
@@ -18,29 +18,33 @@ from owt_pipeline.formats.completeness import check_is_complete
 _MAX_BATCH_ROWS = 64
 _MAX_BATCH_BYTES = 4 << 20
 
-_INTACT: frozenset[str] = frozenset()
-
 
 def parquet_rows(
     file: pq.ParquetFile,
     columns: Sequence[str],
     *,
     reads_bytes: bool = False,
-) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
-    """Yield each row with the names of its fields that are not UTF-8, as `Record` has them.
+) -> Iterator[dict[str, Any]]:
+    """Yield each row as a dictionary.
 
     With `reads_bytes`, columns of bytes are read as strings, since some
-    programs write strings so. Raises pa.ArrowException or OSError for a damaged file.
+    programs write strings so. Raises pa.ArrowException or OSError for a damaged file, also for a
+    string that is not UTF-8.
     """
+    num_rows = 0
     for batch in bounded_batches(file, columns):
         plain = _plain_batch(batch, reads_bytes)
-        try:
-            # A full validation decodes the strings.
-            plain.validate(full=True)
-        except pa.ArrowInvalid:
-            yield from _rows_with_invalid_strings(plain)
-        else:
-            yield from ((fields, _INTACT) for fields in plain.to_pylist())
+        for name, column in zip(plain.schema.names, plain, strict=True):
+            try:
+                # A full validation decodes the strings.
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                rows = f"rows {num_rows + 1} to {num_rows + plain.num_rows}"
+                raise OSError(
+                    f"column {name}, {rows}: {error}; write the column again, as UTF-8"
+                ) from error
+        num_rows += plain.num_rows
+        yield from plain.to_pylist()
 
 
 def bounded_batches(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -94,28 +98,21 @@ def _plain_batch(batch: pa.RecordBatch, reads_bytes: bool) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _plain(kind: pa.DataType, string: pa.DataType | None = None) -> pa.DataType:
-    """Return a type whose values Python can have: dates become strings, dictionaries their values.
-
-    Strings become `string`, if it is given.
-    """
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose values Python can have: dates become strings, dictionaries values."""
     if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type, string)
+        return _plain(kind.value_type)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
-        return string or pa.string()
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return string or kind
+        return pa.string()
     if pa.types.is_duration(kind):
         return pa.int64()
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type, string)) for field in kind])
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_plain(kind.key_type, string)),
-            kind.item_field.with_type(_plain(kind.item_type, string)),
-        )
+        key_field = kind.key_field.with_type(_plain(kind.key_type))
+        return pa.map_(key_field, kind.item_field.with_type(_plain(kind.item_type)))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type, string)))
+        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
     return kind
 
 
@@ -129,49 +126,3 @@ def _has_time_zone(kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         return kind.tz is not None
     return any(_has_time_zone(kind.field(number).type) for number in range(kind.num_fields))
-
-
-def _rows_with_invalid_strings(
-    batch: pa.RecordBatch,
-) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
-    """Yield the rows of a plain batch, read as bytes, which are decoded one by one."""
-    kinds = {field.name: field.type for field in batch.schema}
-    as_bytes = batch.cast(
-        pa.schema(
-            [field.with_type(_plain(field.type, pa.large_binary())) for field in batch.schema]
-        )
-    )
-    for row in as_bytes.to_pylist():
-        undecodable: set[str] = set()
-        fields = {
-            name: _decoded(value, kinds[name], name, undecodable) for name, value in row.items()
-        }
-        yield fields, frozenset(undecodable)
-
-
-def _decoded(value: Any, kind: pa.DataType, name: str, undecodable: set[str]) -> Any:
-    """Return the value with its strings decoded; add the names of those that are not UTF-8."""
-    if value is None:
-        return None
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            undecodable.add(name)
-            return None
-    if pa.types.is_struct(kind):
-        return {
-            field.name: _decoded(value[field.name], field.type, f"{name}.{field.name}", undecodable)
-            for field in kind
-        }
-    if pa.types.is_large_list(kind):
-        return [_decoded(item, kind.value_type, name, undecodable) for item in value]
-    if pa.types.is_map(kind):
-        return [
-            (
-                _decoded(key, kind.key_type, name, undecodable),
-                _decoded(item, kind.item_type, name, undecodable),
-            )
-            for key, item in value
-        ]
-    return value

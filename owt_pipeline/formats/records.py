@@ -14,7 +14,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -25,35 +25,23 @@ import pyarrow.parquet as pq
 from owt_pipeline.errors import UserError, raise_unless_damage
 from owt_pipeline.formats.batches import strings_of
 from owt_pipeline.formats.delimited import DelimitedTable
-from owt_pipeline.formats.file_kinds import command_for
+from owt_pipeline.formats.files import (
+    COMPRESSED,
+    find_files,
+    format_of,
+    texts_of_option,
+)
 from owt_pipeline.formats.lines import Decompressed, wide_encoding
 from owt_pipeline.formats.parquet import parquet_rows
 from owt_pipeline.formats.plain_text import articles, paragraphs
-from owt_pipeline.storage.folder import (
-    describe_source,
-    each_once,
-    expand_globs,
-    folder_of,
-    open_source,
-)
+from owt_pipeline.storage.folder import describe_source, folder_of, open_source
 
 MAX_RECORD_BYTES = 256 << 20
 """A longer line or text file is rejected as a bad record, since records are held in memory."""
 
-FORMATS = ("jsonl", "parquet", "csv", "text")
-_EXTENSIONS = {
-    "jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl",
-    "parquet": "parquet",
-    "csv": "csv", "tsv": "csv",
-    "txt": "text", "text": "text", "md": "text",
-    # wiki.train.raw and wiki.train.tokens, as WikiText is published
-    "raw": "text", "tokens": "text",
-}  # fmt: skip
 SPLITS = ("file", "blank_lines", "wikitext", "lines")
 """How a plain text file is split: not at all, at blank lines, into the articles of WikiText, or
 at every line end."""
-
-_COMPRESSED = ("gz", "zst", "xz", "bz2")
 
 # Lines that are too long are skipped in pieces of this size.
 _SKIPPED_BYTES = 1 << 24
@@ -67,78 +55,18 @@ class Record:
       where: the file and its line (JSON Lines, CSV, text) or row (Parquet), counted from 1.
       fields: the record's fields; None if it cannot be read.
       problem: why it cannot be read.
-      undecodable: names of the fields whose strings are not UTF-8, `a.b` for field b of field a;
-        their values are None.
     """
 
     where: str
     fields: Mapping[str, Any] | None
     problem: str | None = None
-    undecodable: frozenset[str] = frozenset()
-
-
-def known_format(path: str) -> str | None:
-    """Return `jsonl`, `parquet`, `csv` or `text`, by the file's extension; None if unknown."""
-    parts = path.rpartition("/")[2].lower().split(".")
-    if parts[-1] in _COMPRESSED:
-        parts.pop()
-    return _EXTENSIONS.get(parts[-1] if parts else "")
-
-
-def format_of(path: str) -> str:
-    """Return `known_format`; raise UserError for an unknown extension."""
-    kind = known_format(path)
-    if kind is None:
-        names = ", ".join(f".{name}" for name in _EXTENSIONS)
-        raise UserError(
-            f"{path}: unknown extension; use one of {names} (`owt import` also takes --format)"
-            f"{command_for(path)}"
-        )
-    return kind
-
-
-def named_files(
-    patterns: tuple[str, ...], what: str, *, by_extension: bool = True, known: Collection[str] = ()
-) -> tuple[dict[str, str], list[str]]:
-    """Return the name of each file by its path, and the paths that are left out.
-
-    Names are relative to the files' common folder, so they are distinct.
-
-    Args:
-      patterns: files, folders and globs.
-      what: the name of the option, for errors.
-      by_extension: whether files of a folder are left out if their extension is unknown, or if they
-        are plain text next to tables, as README.md in a clone of a dataset repository.
-      known: files that count even if they are missing.
-    """
-    all_paths: list[str] = []
-    left_out: set[str] = set()
-    for pattern in patterns:
-        paths = set(expand_globs((pattern,), what, known))
-        if by_extension and _is_folder(pattern, paths):
-            kinds = {path: known_format(path) for path in paths}
-            tables = {"jsonl", "parquet", "csv"}.intersection(kinds.values())
-            read_kinds = tables or {"text"}
-            paths = {path for path in paths if kinds[path] in read_kinds} or paths
-            left_out |= kinds.keys() - paths
-        all_paths += sorted(paths)
-    distinct_paths = each_once(all_paths, what)
-    if not distinct_paths:
-        return {}, []
-    names = names_below_common_folder(distinct_paths)
-    return names, sorted(left_out.difference(distinct_paths))
-
-
-def _is_folder(pattern: str, paths: Collection[str]) -> bool:
-    """Return whether a pattern that matches these paths names a folder."""
-    if os.path.isdir(pattern):
-        return True
-    return "://" in pattern and "*" not in pattern and set(paths) != {pattern}
 
 
 def names_below_common_folder(paths: Iterable[str]) -> dict[str, str]:
     """Return the name of each file (path or URI) relative to the folder that all are in."""
     absolute = {path: _absolute(path) for path in sorted(paths)}
+    if not absolute:
+        return {}
     folder = os.path.commonpath([os.path.dirname(path) for path in absolute.values()])
     return {
         path: os.path.relpath(absolute_path, folder) for path, absolute_path in absolute.items()
@@ -170,7 +98,7 @@ def describe_file(
     """
     entry = describe_source(path, recorded)
     if "seen" not in entry and not path.endswith(
-        (*(f".{ending}" for ending in _COMPRESSED), ".parquet")
+        (*(f".{ending}" for ending in COMPRESSED), ".parquet")
     ):
         folder, file = folder_of(path)
         entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
@@ -247,7 +175,7 @@ def texts_of_files(patterns: Sequence[str], text_field: str, what: str) -> Itera
     """Yield the texts of files in bounded arrays of strings, with null for a missing text.
 
     Args:
-      patterns: paths, globs or URIs.
+      patterns: files, folders and globs.
       text_field: a name as in `field_value`.
       what: the name of the option or function, for errors.
 
@@ -259,10 +187,8 @@ def texts_of_files(patterns: Sequence[str], text_field: str, what: str) -> Itera
 
 def _texts_of_records(patterns: Sequence[str], text_field: str, what: str) -> Iterator[str | None]:
     columns = {text_field, text_field.partition(".")[0]}
-    for path in expand_globs(tuple(patterns), what):
+    for path in find_files(patterns, texts_of_option(what)):
         for record in read_records(path, path, format_of(path), columns=columns):
-            if text_field in record.undecodable:
-                raise UserError(f"{record.where}: not UTF-8 in column {text_field!r}")
             fields = record.fields or {}
             text = field_value(fields, text_field, ...)
             if text is None or isinstance(text, str):
@@ -348,7 +274,7 @@ def _csv_records(
     file: io.BufferedReader, path: str, name: str, required: Iterable[str]
 ) -> Iterator[Record]:
     """Yield the rows after the first, which names the columns."""
-    table = DelimitedTable(file, MAX_RECORD_BYTES)
+    table = DelimitedTable(file, path, MAX_RECORD_BYTES)
     if table.names:
         _require(path, table.names, required)
     for row in table:
@@ -357,11 +283,6 @@ def _csv_records(
             yield Record(where, None, row.problem)
         else:
             yield Record(where, dict(zip(table.names, row.cells, strict=True)))
-    if table.unclosed_line is not None:
-        raise UserError(
-            f"{path}, line {table.unclosed_line}: the file ends within quotes; expected a closing "
-            "quote"
-        )
 
 
 def _require(path: str, names: Sequence[str], required: Iterable[str]) -> None:
@@ -417,8 +338,8 @@ def _parquet_records(
                     f"{path} has none of the columns {chosen}; it has {', '.join(names)}"
                 )
             rows = parquet_rows(file, present, reads_bytes=columns is not None)
-            for number, (fields, undecodable) in enumerate(rows, start=1):
-                yield Record(f"{name}:{number}", fields, undecodable=undecodable)
+            for number, fields in enumerate(rows, start=1):
+                yield Record(f"{name}:{number}", fields)
         except (pa.ArrowException, OSError) as error:
             raise_unless_damage(error, path)
             raise UserError(f"{path} cannot be read as Parquet: {error}") from error
@@ -432,7 +353,7 @@ def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
     own files, so import does not continue without the end, as collect does for dumps.
     """
     with open_source(path) as source:
-        if not source.size() and path.lower().rpartition(".")[2] in _COMPRESSED:
+        if not source.size() and path.lower().rpartition(".")[2] in COMPRESSED:
             raise UserError(f"{path} is compressed, but has no bytes; download or create it again")
         try:
             yield io.BufferedReader(Decompressed(source, strict=True), 1 << 20)

@@ -13,14 +13,12 @@ import builtins
 import concurrent.futures
 import contextlib
 import errno
-import fnmatch
-import glob
 import hashlib
 import logging
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -33,7 +31,6 @@ from owt_pipeline.storage.disk import (
     SPOOL_FOLDER,
     Disk,
     HashingFile,
-    check_utf8,
     remove_dead_spools,
     spool_file,
 )
@@ -371,79 +368,3 @@ def is_gone(uri: str) -> bool:
     """Return whether there is no file at a path or URI."""
     folder, name = folder_of(uri)
     return not folder.exists(name)
-
-
-def expand_globs(patterns: tuple[str, ...], what: str, known: Collection[str] = ()) -> list[str]:
-    """Return the files that match paths, folders and globs (local or in a bucket), each once.
-
-    A folder stands for all files in it and below. Files of `known` that match count even if they
-    are missing. Names that begin with `_` or `.` are skipped unless a pattern has them, as by Spark
-    and Arrow. The files are sorted by name, then by folder, so that a run's bytes do not depend on
-    where its inputs are.
-
-    Raises UserError, which begins with `what`, for the first pattern that matches no file.
-    """
-    paths: list[str] = []
-    for pattern in map(os.path.expanduser, patterns):
-        matches = _bucket_matches(pattern) if "://" in pattern else _local_matches(pattern)
-        matches = [path for path in matches if not _is_hidden(path, pattern)]
-        known_matches = {uri for uri in known if _is_match(uri, pattern)}
-        matches += sorted(known_matches - set(matches))
-        for path in matches:
-            check_utf8(path)
-        if not matches:
-            raise UserError(f"{what}: no file matches {pattern!r}")
-        paths += matches
-    return sorted(each_once(paths, what), key=lambda uri: (uri.rpartition("/")[2], uri))
-
-
-def _is_match(uri: str, pattern: str) -> bool:
-    """Return whether a pattern names a file or a folder above it, or matches it as a glob."""
-    if uri == pattern or uri.startswith(f"{pattern.rstrip('/')}/"):
-        return True
-    return fnmatch.fnmatchcase(uri, pattern)
-
-
-def each_once(paths: Iterable[str], what: str) -> list[str]:
-    """Return the paths, and log and leave out other spellings of a path (`./x` after `x`)."""
-    path_by_place: dict[str, str] = {}
-    for path in paths:
-        place = path if "://" in path else os.path.abspath(path)
-        first_path = path_by_place.setdefault(place, path)
-        if first_path != path:
-            logger.warning("%s: %s is the same as %s, and is read once", what, path, first_path)
-    return list(path_by_place.values())
-
-
-def _is_hidden(path: str, pattern: str) -> bool:
-    """Return whether the part of `path` that `pattern` leaves open has a hidden name.
-
-    A hidden name begins with `_` or `.`, and the pattern has no name that begins so.
-    """
-    pattern_names = pattern.split("/")
-    names = path.split("/")
-    num_same = 0
-    for name, pattern_name in zip(names, pattern_names, strict=False):
-        if name != pattern_name:
-            break
-        num_same += 1
-    hidden_starts = {"_", "."}
-    hidden_starts -= {name[:1] for name in pattern_names[num_same:]}
-    return any(name[:1] in hidden_starts for name in names[num_same:])
-
-
-def _local_matches(pattern: str) -> list[str]:
-    if os.path.isfile(pattern):
-        return [pattern]
-    if os.path.isdir(pattern):
-        pattern = f"{glob.escape(pattern)}/**"
-    return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
-
-
-def _bucket_matches(pattern: str) -> list[str]:
-    # Only objects that begin as the pattern does are listed.
-    start = pattern.split("*", 1)[0]
-    folder = Storage(start.rpartition("/")[0] if start.count("/") > 2 else start)
-    prefix = start[len(folder.uri) + 1 :]
-    paths = [folder.path(entry.name) for entry in folder.list(prefix)]
-    return [path for path in paths if _is_match(path, pattern)]

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from owt_pipeline.cli import main
-from owt_pipeline.formats.file_kinds import flag_for
+from owt_pipeline.formats.file_kinds import describe_kind, kind_of
 from owt_pipeline.formats.warc import response_record
 
 SUBMISSION = {
@@ -47,7 +47,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 }
 WRONG_FLAGS = [
     ("RS.zst", "--warcs"),
-    ("RS.zst", "--links"),
     ("RS.xz", "--warcs"),
     ("RS.ndjson.gz", "--warcs"),
     ("pages.warc.gz", "--dumps"),
@@ -81,7 +80,7 @@ def test_a_file_of_another_kind_is_named_with_its_flag(
     words = ["run", str(tmp_path / "run"), "--until", "collect", "--workers", "1"]
     assert main([*words, flag, str(file)]) == 1
     message = capsys.readouterr().err.splitlines()[-1]
-    assert message.startswith(f"owt: error: {file}")
+    assert message.startswith(f"owt: error: {file}: {flag} takes ")
     assert flag_that_takes(name) in message
     assert main([*words, flag_that_takes(name), str(file)]) == 0
 
@@ -89,21 +88,24 @@ def test_a_file_of_another_kind_is_named_with_its_flag(
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
-        (b"", ""),
-        (b"hello\n", ""),
-        (b"\x1f\x8bnot gzip", ""),
-        (b"name,age\nAda,36\n", ""),
-        (b"curl,7\n", ""),
-        (b'"url";"n"\n', "--links"),
-        (b"HTTPS://EXAMPLE.ORG/\n", "--links"),
-        (b"\n <HTML>", "a web page"),
-        (gzip.compress(b"<?xml version='1.0'?>", mtime=0), "a web page"),
+        (b"", "text"),
+        (b"hello\n", "text"),
+        (b"\x1f\x8bnot gzip", "text"),
+        (b"name,age\nAda,36\n", "text"),
+        (b"curl,7\n", "text"),
+        (b"url\nexample.org\n", "text"),
+        (b"{ braces }", "text"),
+        (b'"url";"n"\n', "table"),
+        (b"HTTPS://EXAMPLE.ORG/\n", "urls"),
+        (b"# mine\n\n# of 2013\nhttp://example.org/\n", "urls"),
+        (b'\xef\xbb\xbf\n[ {"a b":1}]', "json"),
+        (b"\n <HTML>", "html"),
+        (b"<?xml version='1.0'?>", "html"),
     ],
 )
 def test_what_a_file_is_follows_from_its_start(start: bytes, expected: str) -> None:
-    kind = flag_for(start)
-    assert expected in kind
-    assert bool(kind) == bool(expected)
+    assert kind_of(start) == expected
+    assert bool(describe_kind(start, "x")) == (expected != "text")
 
 
 @pytest.mark.parametrize(

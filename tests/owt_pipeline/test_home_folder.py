@@ -13,7 +13,8 @@ import pytest
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
-from owt_pipeline.storage.folder import Storage, expand_globs, folder_of
+from owt_pipeline.storage.folder import Storage, folder_of
+from owt_pipeline.storage.matching import expand_globs
 from schemas.settings import from_table
 from tests.owt_pipeline.runs import ask_owt, manifest_of
 

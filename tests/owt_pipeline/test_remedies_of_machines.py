@@ -95,7 +95,7 @@ def test_files_that_were_left_out_of_a_folder_are_named(tmp_path: Path) -> None:
     (folder / "second.md").write_text("Another text.\n")
     code, output = attempt(["import", tmp_path / "run", folder])
     assert code == 0
-    (left_out,) = re.findall(r"name a file itself to import it: (\S+)", output)
+    (left_out,) = re.findall(r"name a file itself to read it: (\S+)", output)
     assert attempt(["import", tmp_path / "other", folder, folder / Path(left_out).name])[0] == 0
     assert manifest_of(tmp_path / "run", "documents").counts.left == 1
     assert manifest_of(tmp_path / "other", "documents").counts.left == 2

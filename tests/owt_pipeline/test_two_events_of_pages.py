@@ -316,8 +316,9 @@ def test_a_wrong_source_is_left_out_after_its_error(
 ) -> None:
     """Whoever repaired the command was told of the wrong file for ever."""
     inputs = finished_run.parent
-    wrong = {"--dumps": tmp_path / "cut.gz", "--links": inputs / "RS_B.gz"}
+    wrong = {"--dumps": tmp_path / "cut.gz", "--links": tmp_path / "links.csv"}
     wrong["--dumps"].write_bytes((inputs / "RS_B.gz").read_bytes()[:60])
+    wrong["--links"].write_text("name,place\nA,B\n")
     wrong["--warcs"] = tmp_path / "x.warc.gz"
     wrong["--warcs"].write_bytes(b"not a WARC file")
     settings = (run / "settings.toml").read_bytes()

@@ -74,11 +74,14 @@ class Hub(WebServer):
         if path.endswith(".git/info/lfs/objects/batch"):
             objects = json.loads(request.body)["objects"]
             return 200, {"transfer": "basic", "objects": [*map(self._object, objects)]}
+        if "/revision/" in path:
+            return self._info(path.removeprefix("/api/models/").partition("/revision/")[0])
         _, api, kind, *parts = path.split("/")
-        name = "/".join(parts[:2])
+        # A name may have no owner.
+        name = "/".join(parts[:-2] if parts[-2:-1] == ["tree"] else parts[:2])
         if api != "api" or kind not in ("models", "datasets") or name not in self.files:
             return 404, {"error": "Repository not found"}
-        if parts[2] == "tree":
+        if parts[-2] == "tree":
             return 200, self._tree(name)
         if parts[2] == "preupload":
             files = json.loads(request.body)["files"]
@@ -105,6 +108,13 @@ class Hub(WebServer):
         if content is None:
             return 404, {"error": "Entry not found"}
         return 200, content
+
+    def _info(self, name: str) -> tuple[int, object]:
+        """Return the commit of a model, and the names of its files."""
+        if name not in self.files:
+            return 404, {"error": "Repository not found"}
+        siblings = [{"rfilename": path} for path in sorted(self.files[name])]
+        return 200, {"id": name, "sha": "0" * 40, "siblings": siblings}
 
     def _create(self, entry: dict[str, str]) -> tuple[int, object]:
         """Create a repository, unless it exists."""

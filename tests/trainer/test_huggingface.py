@@ -325,7 +325,7 @@ def in_new_process(code: str, environment: dict[str, str], home: Path) -> str:
 
 
 def downloaded(name: str, environment: dict[str, str], home: Path) -> str:
-    code = f"from trainer.data.remote import download_model as get; print(get({name!r}))"
+    code = f"from trainer.huggingface import download_model as get; print(get({name!r}))"
     return in_new_process(code, environment, home)
 
 

@@ -16,8 +16,9 @@ from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
 from trainer import checkpoint
 from trainer.config import TrainConfig
-from trainer.data.remote import Publisher, open_bucket
+from trainer.data.buckets import open_bucket
 from trainer.loop import train
+from trainer.publish import Publisher
 
 from .conftest import TINY, flags_of
 

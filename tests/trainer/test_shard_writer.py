@@ -29,10 +29,8 @@ DOCUMENTS = [[1, 2, 3] * 9, [], [7], list(range(60))]
 def test_written_documents_are_read_in_their_order(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], num_val: int
 ) -> None:
-    # A batch of seven tokens, a file of two batches.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_writer, "_TOKENS_PER_BATCH", 7)
-        patch.setattr(shard_writer, "_BATCHES_PER_FILE", 2)
+        patch.setattr(shard_writer, "_TOKENS_PER_FILE", 7)
         folder = tmp_path_factory.mktemp("shards") / "mine"
         generated = (iter(document) for document in documents)
         tokens = write_shards(

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The ids of a record batch or a .bin file, mapped from the file.
+
+    Its documents have `lengths`, and start at `starts`.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    starts: np.ndarray
 
 
 class Documents:
     """The documents of one split, addressed 0 … n−1 in the order of the shards' paths and rows.
 
-    `lengths` are the tokens of each document, int64 (n,). `dtype` is the type of the ids, which are
-    mapped from their files in `chunks`. `starts` are where in its chunk each document starts (by
-    default each follows the one before).
+    `lengths` are the tokens of each document, int64 (n,). `dtype` is the type of the ids.
     """
 
-    def __init__(
-        self,
-        chunks: list[np.ndarray],
-        lengths: list[np.ndarray],
-        starts: list[np.ndarray] | None = None,
-    ) -> None:
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
         empty = np.zeros(0, np.int64)
-        num_documents = np.array([len(of_chunk) for of_chunk in lengths], dtype=np.int64)
-        if starts is None:
-            starts = [np.cumsum(of_chunk, dtype=np.int64) - of_chunk for of_chunk in lengths]
-        self._chunks = chunks
+        num_documents = np.array([len(chunk.lengths) for chunk in chunks], dtype=np.int64)
+        self._chunks = [chunk.ids for chunk in chunks]
         self._first = np.cumsum(num_documents) - num_documents  # the first document of each chunk
-        self._starts = np.concatenate([empty, *starts])  # where in its chunk each document starts
-        self.lengths = np.concatenate([empty, *lengths]).astype(np.int64)
-        self.dtype = max((chunk.dtype for chunk in chunks), default=np.dtype(np.uint16))
+        # Where in its chunk each document starts.
+        self._starts = np.concatenate([empty, *(chunk.starts for chunk in chunks)])
+        self.lengths = np.concatenate([empty, *(chunk.lengths for chunk in chunks)])
+        self.lengths = self.lengths.astype(np.int64)
+        self.dtype = max((ids.dtype for ids in self._chunks), default=np.dtype(np.uint16))
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -183,15 +183,11 @@ class Mixture:
 
     Of samples 0 … i−1, ⌊i · share⌋ are from the first. So sources are spread evenly, and the number
     of a source's samples in a batch is within one of its share. Both samplers are read in order, so
-    no token is skipped. `share` is rounded to a multiple of 2**-40. Raises ValueError if the
-    samplers have different contexts, or if the share is not between 0 and 1.
+    no token is skipped. `share`, from 0 to 1, is rounded to a multiple of 2**-40. Both
+    samplers have the same context.
     """
 
     def __init__(self, first: Sampler, second: Sampler, share: float) -> None:
-        if first.context != second.context:
-            raise ValueError(f"samplers of different context: {first.context} and {second.context}")
-        if not 0 <= share <= 1:
-            raise ValueError(f"a share lies between 0 and 1, not {share}")
         self.context = first.context
         self._first = first
         self._second = second

@@ -11,9 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,48 +21,8 @@ from schemas import SettingsError
 from schemas.datasets import LEDGER, SCHEMA_VERSION
 from trainer.data.shards import GPT2_EOT, GPT2_VOCAB_SIZE, NO_TOKENIZER
 
-# A record batch ends after this many tokens, a file after this many batches: 64 MiB as uint16.
-_TOKENS_PER_BATCH = 1 << 20
-_BATCHES_PER_FILE = 32
-
-
-@dataclass(frozen=True)
-class _Vocabulary:
-    """The ids that a document may have: those below `size`, except `eot`."""
-
-    size: int
-    eot: int
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint16 if self.size <= 1 << 16 else np.uint32)
-
-    def check(self, document: Iterable[int], name: str) -> np.ndarray:
-        """Return a document's ids as an array; raises ValueError, which contains `name`."""
-        try:
-            ids = np.asarray(document if hasattr(document, "__len__") else list(document))
-        # Not iterable, or sequences of unequal lengths.
-        except (TypeError, ValueError):
-            ids = np.array(None)
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise ValueError(
-                f"{name} is not a sequence of token ids, which are whole numbers: encode its text "
-                f"first"
-            )
-        if not ids.size:
-            return np.zeros(0, self.dtype)
-        if ids.min() < 0 or ids.max() >= self.size:
-            wrong_id = ids.min() if ids.min() < 0 else ids.max()
-            raise ValueError(
-                f"{name} has the token id {wrong_id}, outside the vocabulary of {self.size}: give "
-                f"the tokenizer's vocab_size and eot"
-            )
-        if (ids == self.eot).any():
-            raise ValueError(
-                f"{name} contains the end-of-text {self.eot}, which the trainer inserts between "
-                f"documents: give the ids without it"
-            )
-        return ids.astype(self.dtype)
+# A file ends after this many tokens: 32 MiB as uint16.
+_TOKENS_PER_FILE = 1 << 24
 
 
 def write_shards(
@@ -84,9 +42,9 @@ def write_shards(
     Without it, the trained model reads and writes ids only. A document's url_id is its number in
     its split.
 
-    Documents are read one after the other, and about two million tokens are in memory. Raises
-    ValueError, which contains the document's number, for ids that the vocabulary does not have;
-    SettingsError for a folder that is not empty or invalid arguments; OSError.
+    Documents are read one after the other, and those of a file (16 million tokens) are in memory.
+    Raises ValueError, which contains the document's number, for ids that the vocabulary does not
+    have; SettingsError for a folder that is not empty or invalid arguments; OSError.
     """
     root = Path(folder)
     if not 0 <= eot < vocab_size <= 1 << 32:
@@ -101,39 +59,64 @@ def write_shards(
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise SettingsError(f"folder: {root} exists and is not an empty folder: give another one")
     tokenizer_json = Path(tokenizer or NO_TOKENIZER).read_bytes()
-    vocabulary = _Vocabulary(vocab_size, eot)
     files = []
     for split, documents_of_split in (("train", documents), ("val", val_documents)):
-        batches = _read_batches(documents_of_split, vocabulary, split)
-        files += [_describe(root, path, "data") for path in _write_files(root, split, batches)]
+        named_documents = (
+            _check_ids(document, f"document {number} of {split}", vocab_size, eot)
+            for number, document in enumerate(documents_of_split)
+        )
+        files += [_describe(root, path, "data") for path in _write(root, split, named_documents)]
     if not files:
         raise ValueError("documents: there is none; token shards need a document")
     name = Path(tokenizer).name if tokenizer else "ids only"
-    _write_manifest(root, files, tokenizer_json, name, vocabulary)
+    tokenizer_entry: dict[str, str | int] = {"name": name, "vocab_size": vocab_size, "eot": eot}
+    _write_manifest(root, files, tokenizer_json, tokenizer_entry)
     return root / "tokens"
+
+
+def _check_ids(document: Iterable[int], name: str, vocab_size: int, eot: int) -> np.ndarray:
+    """Return a document's ids as an array.
+
+    Raises ValueError, which contains `name`, unless they are below `vocab_size` and not `eot`.
+    """
+    dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+    try:
+        ids = np.asarray(document if hasattr(document, "__len__") else list(document))
+    # Not iterable, or sequences of unequal lengths.
+    except (TypeError, ValueError):
+        ids = np.array(None)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{name} is not a sequence of token ids, which are whole numbers: encode its text first"
+        )
+    is_outside = (ids < 0) | (ids >= vocab_size) if ids.size else np.zeros(0, bool)
+    if is_outside.any():
+        raise ValueError(
+            f"{name} has the token id {ids[is_outside][0]}, outside the vocabulary of "
+            f"{vocab_size}: give the tokenizer's vocab_size and eot"
+        )
+    if (ids == eot).any():
+        raise ValueError(
+            f"{name} contains the end-of-text {eot}, which the trainer inserts between documents: "
+            f"give the ids without it"
+        )
+    return ids.astype(dtype)
 
 
 def _write_manifest(
     root: Path,
     files: list[dict[str, str | int]],
     tokenizer_json: bytes,
-    name: str,
-    vocabulary: _Vocabulary,
+    tokenizer_entry: dict[str, str | int],
 ) -> None:
-    """Write the tokenizer with its `name`, the list of files, and last the manifest."""
+    """Write the tokenizer, the list of files, and last the manifest."""
     ledger = root / LEDGER / "tokens"
     ledger.mkdir(parents=True)
     (ledger / "tokenizer.json").write_bytes(tokenizer_json)
     asset = _describe(root, ledger / "tokenizer.json", "asset")
     pq.write_table(pa.Table.from_pylist([*files, asset]), ledger / "files.parquet")
     list_entry = _describe(root, ledger / "files.parquet", "asset")
-    tokenizer_entry = {
-        "name": name,
-        "file": asset["path"],
-        "sha256": asset["sha256"],
-        "vocab_size": vocabulary.size,
-        "eot": vocabulary.eot,
-    }
+    tokenizer_entry |= {"file": asset["path"], "sha256": asset["sha256"]}
     dataset = {
         "dataset": "tokens",
         "files": {"path": list_entry["path"], "sha256": list_entry["sha256"]},
@@ -146,24 +129,31 @@ def _write_manifest(
     os.replace(part, ledger.parent / "manifest.json")
 
 
-def _read_batches(
-    documents: Iterable[Iterable[int]], vocabulary: _Vocabulary, split: str
-) -> Iterator[pa.RecordBatch]:
-    """Yield record batches of the documents of one split."""
+def _write(root: Path, split: str, documents: Iterable[np.ndarray]) -> Iterator[Path]:
+    """Write the documents of one split to files; yield the path of each complete file."""
     first = 0
     chosen: list[np.ndarray] = []
     num_tokens = 0
-    for number, document in enumerate(documents):
-        ids = vocabulary.check(document, f"document {number} of {split}")
+    for number, ids in enumerate(documents):
         chosen.append(ids)
         num_tokens += len(ids)
-        if num_tokens >= _TOKENS_PER_BATCH:
-            yield _make_batch(chosen, first)
+        if num_tokens >= _TOKENS_PER_FILE:
+            yield _write_file(root, split, _make_batch(chosen, first))
             first = number + 1
             chosen = []
             num_tokens = 0
     if chosen:
-        yield _make_batch(chosen, first)
+        yield _write_file(root, split, _make_batch(chosen, first))
+
+
+def _write_file(root: Path, split: str, batch: pa.RecordBatch) -> Path:
+    """Write the next file of a split."""
+    folder = root / "tokens" / split
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"part-{len(list(folder.iterdir())):05d}.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return path
 
 
 def _make_batch(documents: list[np.ndarray], first: int) -> pa.RecordBatch:
@@ -177,22 +167,6 @@ def _make_batch(documents: list[np.ndarray], first: int) -> pa.RecordBatch:
         "tokens": pa.ListArray.from_arrays(offsets, pa.array(np.concatenate(documents))),
     }
     return pa.RecordBatch.from_pydict(columns)
-
-
-def _write_files(root: Path, split: str, batches: Iterator[pa.RecordBatch]) -> Iterator[Path]:
-    """Write record batches to the files of one split; yield the path of each complete file."""
-    folder = root / "tokens" / split
-    for number, batch in enumerate(batches):
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"part-{number:05d}.arrow"
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-            for _ in range(_BATCHES_PER_FILE - 1):
-                following = next(batches, None)
-                if following is None:
-                    break
-                writer.write_batch(following)
-        yield path
 
 
 def _describe(root: Path, path: Path, kind: str) -> dict[str, str | int]:

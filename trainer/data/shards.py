@@ -25,9 +25,9 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
-from trainer.data.mapped_documents import Documents
+from trainer.data.buckets import open_bucket, why_not
+from trainer.data.mapped_documents import Chunk, Documents
 from trainer.data.nanogpt import find_documents, is_bin_file, map_ids
-from trainer.data.remote import open_bucket, why_not
 
 _TOKENS = "tokens"
 # GPT-2's vocabulary.
@@ -112,17 +112,13 @@ class TokenDataset:
         Raises ShardError, which names a file that does not match its manifest.
         """
         if split not in self.opened:
-            chunks: list[_Chunk] = []
+            chunks: list[Chunk] = []
             for file in self.files.get(split, []):
                 if is_bin_file(file.path):
                     chunks.append(_read_bin(file, self.tokenizer))
                 else:
                     chunks += _read_chunks(file, self.tokenizer.vocab_size, self.ids_checked)
-            self.opened[split] = Documents(
-                [chunk.ids for chunk in chunks],
-                [chunk.lengths for chunk in chunks],
-                [chunk.starts for chunk in chunks],
-            )
+            self.opened[split] = Documents(chunks)
         return self.opened[split]
 
     def url_ids(self, split: str) -> np.ndarray:
@@ -139,26 +135,14 @@ class TokenDataset:
         return np.concatenate(url_ids)
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """The ids of a record batch or a .bin file, mapped.
-
-    Its documents have `lengths`, and start at `starts`.
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    starts: np.ndarray
-
-
-def _read_bin(file: TokenFile, tokenizer: TokenizerInfo) -> _Chunk:
+def _read_bin(file: TokenFile, tokenizer: TokenizerInfo) -> Chunk:
     """Return the documents of a .bin file; raises ShardError naming it."""
     try:
         ids = map_ids(file.path)
         starts, lengths = find_documents(ids, tokenizer.vocab_size, tokenizer.eot)
     except ValueError as error:
         raise ShardError(f"{file.path}: {error}") from None
-    return _Chunk(ids, lengths, starts)
+    return Chunk(ids, lengths, starts)
 
 
 def _advice(path: str) -> str:
@@ -170,7 +154,7 @@ def _advice(path: str) -> str:
     return f"run `owt verify {quoted} --repair`, then `owt run {quoted} --until tokenize`"
 
 
-def _read_chunks(file: TokenFile, vocab_size: int, ids_checked: bool) -> Iterator[_Chunk]:
+def _read_chunks(file: TokenFile, vocab_size: int, ids_checked: bool) -> Iterator[Chunk]:
     """Yield the record batches of a file; raises ShardError naming it."""
     path = file.path
     first_row = 0
@@ -194,7 +178,7 @@ def _read_chunks(file: TokenFile, vocab_size: int, ids_checked: bool) -> Iterato
                     f"tokenizer's vocabulary of {vocab_size}; {_advice(path)}"
                 )
             first_row += len(batch)
-            yield _Chunk(ids, lengths, offsets[:-1].astype(np.int64))
+            yield Chunk(ids, lengths, offsets[:-1].astype(np.int64))
     except (pa.ArrowInvalid, AttributeError, KeyError, OSError) as error:
         raise ShardError(
             f"{path} is not a file that tokenize wrote ({error}); copy it again"

@@ -22,10 +22,11 @@ import xxhash
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.characters import apply_to_known
-from owt_pipeline.formats.records import known_format, open_decompressed, parse_json, read_records
+from owt_pipeline.formats.files import find_files, known_format, texts_of_option
+from owt_pipeline.formats.records import open_decompressed, parse_json, read_records
 from owt_pipeline.formats.words import words_of
 from owt_pipeline.stages.clean.options import Options
-from owt_pipeline.storage.folder import expand_globs, folder_of
+from owt_pipeline.storage.folder import folder_of
 
 EvaluationSets = tuple[tuple[str, str], ...]
 """(path or URI, SHA-256) of each file."""
@@ -60,7 +61,7 @@ def evaluation_sets(patterns: tuple[str, ...]) -> EvaluationSets:
     Raises UserError or OSError for one that cannot be read.
     """
     sets = []
-    for uri in expand_globs(patterns, "decontaminate"):
+    for uri in find_files(patterns, texts_of_option("--decontaminate")):
         folder, name = folder_of(uri)
         sets.append((uri, folder.sha256(name)))
     return tuple(sets)
@@ -152,9 +153,6 @@ def texts_of(uri: str) -> Iterator[list[str]]:
         if kind == "csv" and not number and _n_grams(" ".join(record.fields)):
             # The first row is a record, too: MMLU's files do not name their columns.
             yield list(record.fields)
-        if record.undecodable:
-            columns = ", ".join(sorted(record.undecodable))
-            raise UserError(f"{record.where}: not UTF-8 in column {columns}")
         yield from _texts_in(record.fields)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
-from owt_pipeline.formats.file_kinds import NUM_START_BYTES
+from owt_pipeline.formats.files import AcceptedFiles, extension_of, known_format
 from owt_pipeline.formats.lines import LineReader, wide_encoding
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, problem_row
 from owt_pipeline.storage.folder import open_source
@@ -18,11 +18,19 @@ BLOCKS = pa.schema([pa.field("data", pa.large_binary()), pa.field("first_line", 
 """A block of lines, as it is sent to a worker process."""
 
 
+def _is_named_as_dump(name: str) -> bool:
+    """Return whether a file has the name of a dump, such as RS_2013-05.zst or links.jsonl."""
+    return (name.startswith("RS_") and not extension_of(name)) or known_format(name) == "jsonl"
+
+
 class Dump(SourceKind):
     """A monthly dump of Reddit's submissions."""
 
     name = "dump"
     option = "dumps"
+    accepted = AcceptedFiles(
+        "--dumps", "dumps of submissions", kinds=("json",), is_promised=_is_named_as_dump
+    )
     # One submission in twenty stays, and dumps are compressed.
     bytes_per_shard = 100 << 20
     link_source = "reddit"
@@ -34,7 +42,6 @@ class Dump(SourceKind):
         with open_source(uri) as file:
             reader = LineReader(file)
             for block in reader:
-                tally.start = tally.start or block.data[:NUM_START_BYTES]
                 encoding = wide_encoding(block.data) if block.first_line == 1 else None
                 if encoding is not None:
                     advice = f"convert it (iconv -f {encoding} -t UTF-8 {source.name})"

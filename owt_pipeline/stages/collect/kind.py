@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,9 +14,9 @@ from owt_pipeline.formats import lines
 from owt_pipeline.formats.batches import MAX_BATCH_BYTES
 from owt_pipeline.formats.captures import COMPLETE
 from owt_pipeline.formats.dates import UnreadDates
-from owt_pipeline.formats.file_kinds import flag_for
+from owt_pipeline.formats.files import AcceptedFiles
 from owt_pipeline.stages.collect.submissions import SUBMISSIONS, submissions
-from owt_pipeline.storage.folder import describe_source, expand_globs
+from owt_pipeline.storage.folder import describe_source
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class SourceKind(abc.ABC):
       name: the kind's name in the ledger.
       option: the option that names sources of this kind. Several kinds may share one: a file is of
         the first of them that matches it.
+      accepted: the files that `option` takes. Only one kind of an option has them; a kind that a
+        package adds takes the files that it matches.
       bytes_per_shard: about how many bytes of such a source become 20,000 URLs, which is a shard.
       link_source: where links of such a source were found, unless it names a place itself.
       bad_reasons: the reasons of rows that such a source must not have.
@@ -60,6 +62,7 @@ class SourceKind(abc.ABC):
 
     name: ClassVar[str]
     option: ClassVar[str]
+    accepted: ClassVar[AcceptedFiles | None] = None
     bytes_per_shard: ClassVar[int]
     link_source: ClassVar[str]
     bad_reasons: ClassVar[tuple[Reason, ...]] = (Reason.BAD_LINE,)
@@ -67,19 +70,20 @@ class SourceKind(abc.ABC):
     has_lines: ClassVar[bool] = True
     is_stored: ClassVar[bool] = False
 
-    def matches(self, name: str) -> bool:
-        """Return whether a file that `option` names is of this kind, from its name."""
-        return True
+    def matches(self, name: str, start: bytes) -> bool:
+        """Return whether a file is of this kind, by its name and its first bytes, decompressed.
 
-    def find(
-        self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, str]:
-        """Return the name in the ledger of each source that `option` names, by path or URI.
-
-        `recorded_by_uri` has the recorded sources of this kind. They count even if their files are
-        missing. Raises UserError for a pattern without a file.
+        Only kinds that packages add define it: their option has files of other kinds, too.
         """
-        uris = expand_globs(getattr(options, self.option), "collect", recorded_by_uri)
+        return False
+
+    def names_of(
+        self, uris: Sequence[str], recorded_by_uri: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, str]:
+        """Return the name in the ledger of each source of this kind, by path or URI.
+
+        `recorded_by_uri` has the recorded sources of this kind.
+        """
         return {uri: uri.rpartition("/")[2] for uri in uris}
 
     def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -133,7 +137,6 @@ class Tally:
       remedy: what to do about a source that ends early.
       ends_within_line: whether the last line has no end.
       overlong: number of the first line that is too long to be a record; 0 if there is none.
-      start: the first bytes, to guess what a file in the wrong place is.
       last_line: number of the last line that was read.
       times: counts of the times in a table of links.
     """
@@ -149,7 +152,6 @@ class Tally:
     remedy: str = COMPLETE
     ends_within_line: bool = False
     overlong: int = 0
-    start: bytes = b""
     last_line: int = 0
     times: UnreadDates = field(default_factory=UnreadDates)
 
@@ -189,14 +191,6 @@ class Tally:
         """Whether most lines are malformed, so that the file is something else."""
         return 2 * self.malformed > self.lines
 
-    def _guess(self) -> str:
-        """Return what a file of another kind is, for the end of a message; "" if it is unknown."""
-        kind = flag_for(self.start)
-        # The flag that named the file cannot be the advice.
-        if not kind or f"--{self.kind.option} " in kind:
-            return ""
-        return f" (it looks like {kind})"
-
     @property
     def problem(self) -> str | None:
         """Return why the source must not be used as it is, and what to do; None if it may be."""
@@ -206,13 +200,13 @@ class Tally:
         if self.overlong:
             return (
                 f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes; "
-                f"expected a record on each line: check what the file is{self._guess()}"
+                "expected a record on each line: check what the file is"
             )
         if self.is_another_kind:
             return (
                 f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is "
                 f"{self.first_malformed}; "
-                f"expected {self.kind.expected} on each line: check what the file is{self._guess()}"
+                f"expected {self.kind.expected} on each line: check what the file is"
             )
         return self.kind.find_problem(self)
 

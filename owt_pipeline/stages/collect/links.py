@@ -8,36 +8,32 @@ becomes           a submission without an id, with a reason if it has no URL or 
 
 from __future__ import annotations
 
-import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timezone
 from decimal import Decimal
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import OR_DAMAGED
 from owt_pipeline.formats.dates import MISSING, UnreadDates, moment_of
+from owt_pipeline.formats.file_kinds import kind_of, read_start
+from owt_pipeline.formats.files import AcceptedFiles, known_format
 from owt_pipeline.formats.records import (
     MissingColumn,
     Record,
     describe_file,
-    known_format,
-    named_files,
+    names_below_common_folder,
     read_records,
 )
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, in_batches
 from owt_pipeline.stages.collect.submissions import as_text, integer
+from owt_pipeline.storage.folder import open_source
 from schemas import Reason
-
-if TYPE_CHECKING:
-    from owt_pipeline.stages.collect.options import Options
-
-logger = logging.getLogger("owt")
 
 _URL = ("posted_url", "url")
 _TIME = ("created_utc", "time", "timestamp")
@@ -64,27 +60,9 @@ If several columns are for the same value, the first with a value counts. urls/ 
 `posted_url`, `link_sources` and `subreddits`, and the dump of Hacker News has `time`.
 """
 
-# ISO 8601 in the spellings that databases write: any precision, any offset, T and Z in capitals or
-# not, a space in place of T.
-_DATE = re.compile(
-    r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)"
-    r"(?:(?:T| +)(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,]\d+)?)?)?)?"
-    r" *(?:UTC|GMT|Z|([+\-\u2212])(\d\d)(?::?(\d\d)(?::?\d\d)?)?)?(?:\[[\w/+-]+\])?",
-    re.IGNORECASE,
-)
-
-# A date of digits, as in archives: 8 digits are a day, and 12 or 14 a minute or a second, not
-# milliseconds of 1976 or of a year after 2600.
-_COMPACT_DATE = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)?)?", re.ASCII)
-
-# Seconds since 1970 stay below this until the year 5138, and milliseconds have been above it since
-# 1973. So a larger number is in milliseconds, microseconds or nanoseconds.
-_MIN_MILLISECONDS = 10**11
-
 # Some databases write this for null in a column of any type.
 _DATABASE_NULL = r"\N"
 
-_MAX_FILES_SHOWN = 5
 _MAX_FIELDS_SHOWN = 8
 _MAX_CHARS_SHOWN = 100
 
@@ -96,33 +74,32 @@ class LinkTable(SourceKind):
 
     name = "links"
     option = "links"
+    accepted = AcceptedFiles(
+        "--links",
+        "tables of links",
+        kinds=("parquet", "json", "table", "urls"),
+        is_promised=lambda name: known_format(name) in ("jsonl", "parquet", "csv"),
+    )
     bytes_per_shard = 1 << 20
     link_source = "links"
     bad_reasons = (Reason.BAD_LINE, Reason.BAD_URL)
     expected = "a URL"
 
-    def find(
-        self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
+    def names_of(
+        self, uris: Sequence[str], recorded_by_uri: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, str]:
         """Return the name of each table, by its URI.
 
         A name is the path below the folder that all tables have in common. A recorded table keeps
         its name. A new table whose name is taken is named by its URI.
         """
-        tables, left_out = named_files(options.links, "collect", known=recorded_by_uri)
-        if left_out:
-            logger.warning(
-                "collect: skipped files of folders that are not tables; name a file itself to "
-                "read it: %s",
-                ", ".join(left_out[:_MAX_FILES_SHOWN]),
-            )
         recorded_names: dict[str, str] = {}
-        for uri in tables:
+        for uri in uris:
             if uri in recorded_by_uri:
                 recorded_names[uri] = str(recorded_by_uri[uri]["name"])
         taken = set(recorded_names.values())
         names: dict[str, str] = {}
-        for uri, name in tables.items():
+        for uri, name in names_below_common_folder(uris).items():
             if uri in recorded_names:
                 names[uri] = recorded_names[uri]
             elif name in taken:
@@ -163,9 +140,7 @@ def _advice_for_fields(note: str) -> str:
 
 def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[_Row]:
     try:
-        for row in link_rows(uri, name, tally.times):
-            tally.start = tally.start or (row.get("url") or "").encode()
-            yield row
+        yield from link_rows(uri, name, tally.times)
     except UserError as error:
         if isinstance(error, MissingColumn) and not allow_damaged:
             raise UserError(f"{error}: {advise_to_rename(error.names)}") from error
@@ -179,7 +154,7 @@ def link_rows(path: str, name: str, times: UnreadDates | None = None) -> Iterato
 
     Raises UserError if the file is damaged, or if it is Parquet or CSV without a column `url`.
     """
-    kind = known_format(path) or "text"
+    kind = _format_of(path)
     records = read_records(
         path, name, kind, columns=_COLUMNS, required=("url", "posted_url"), split_text="lines"
     )
@@ -192,11 +167,18 @@ def link_rows(path: str, name: str, times: UnreadDates | None = None) -> Iterato
         if record.fields is None:
             yield _bad_line(line, record.problem)
             continue
-        row = _row_of_fields(line, record.fields, times)
-        undecodable = sorted(name for name in record.undecodable if name.lower() in _URL)
-        if undecodable and row.get("reason") == str(Reason.NO_URL):
-            row = _bad_line(line, f"not UTF-8 in column {', '.join(undecodable)}")
-        yield row
+        yield _row_of_fields(line, record.fields, times)
+
+
+def _format_of(path: str) -> str:
+    """Return how a file is read: by its content, or else its extension."""
+    with open_source(path) as file:
+        kind = kind_of(read_start(file))
+    if kind == "json":
+        return "jsonl"
+    if kind == "table":
+        return "csv"
+    return "parquet" if kind == "parquet" else known_format(path) or "text"
 
 
 def advise_to_rename(names: Iterable[str]) -> str:
@@ -309,43 +291,9 @@ def _is_missing_number(value: Any) -> bool:
 def _seconds(value: Any) -> int | None:
     """Return seconds since 1970 of a number or a date; None for anything else.
 
-    A number may count seconds, milliseconds, microseconds or nanoseconds. A date without a time
-    zone is in UTC.
+    A date without a time zone is in UTC.
     """
-    compact_date = _COMPACT_DATE.fullmatch(str(value)) if isinstance(value, (str, int)) else None
-    if compact_date is not None:
-        seconds = _seconds_of_date(compact_date)
-        is_day = compact_date[4] is None
-        if seconds is not None or is_day:
-            return seconds
-    seconds = integer(value)
-    if seconds is not None:
-        while abs(seconds) >= _MIN_MILLISECONDS:
-            seconds = int(seconds / 1000)
-        return seconds
-    if not isinstance(value, str):
-        return None
-    if date := _DATE.fullmatch(value):
-        return _seconds_of_date(date)
     moment = moment_of(value)
     if moment is None:
         return None
     return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
-
-
-def _seconds_of_date(date: re.Match[str]) -> int | None:
-    """Return seconds since 1970 of a match with a date's parts; None if there is no such date."""
-    parts = [*date.groups(default="0"), "0", "0", "0"]
-    year, month, day, hour, minute, second, sign, hours, minutes = parts[:9]
-    offset = timedelta(hours=int(hours), minutes=int(minutes))
-    try:
-        # A leap second counts as the one before it, as in POSIX.
-        local = datetime(
-            int(year), int(month), int(day), int(hour), int(minute), min(int(second), 59)
-        )
-        if sign in "-\u2212":
-            offset = -offset
-        moment = local - offset
-    except (ValueError, OverflowError):
-        return None
-    return int(moment.replace(tzinfo=timezone.utc).timestamp())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import configparser
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,10 @@ class Subreddit(Dump):
     bytes_per_shard = 1 << 30
     is_stored = True
 
-    def find(
-        self, options: Options, recorded_by_uri: Mapping[str, Mapping[str, Any]]
+    def names_of(
+        self, uris: Sequence[str], recorded_by_uri: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, str]:
-        names = {subreddit_name(name) for name in options.subreddits}
+        names = {subreddit_name(name) for name in uris}
         return {name: f"r/{name}" for name in sorted(names)}
 
     def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from tld import is_tld
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import open_decompressed
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of
-from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded
+from owt_pipeline.storage.folder import describe_source, find_recorded
+from owt_pipeline.storage.matching import expand_globs
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from owt_pipeline.formats.files import find_files, start_of
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.stages.collect.dumps import BLOCKS, Dump
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from owt_pipeline.stages.collect.options import Options
 
 KINDS: tuple[SourceKind, ...] = (Dump(), LinkTable(), Warc(), Subreddit())
-"""The kinds, in the order in which a generation lists its sources."""
+"""The kinds, in the order in which a generation lists its sources.
+
+A kind that a package adds comes before the own kind of its option."""
 
 
 def kind_named(name: str) -> SourceKind:
@@ -44,14 +48,16 @@ def list_sources(options: Options, recorded: Sequence[Mapping[str, Any]]) -> lis
 
     A file that is `recorded` keeps its name, and may be missing.
     """
+    uris_by_kind: dict[str, list[str]] = {}
+    for option in dict.fromkeys(kind.option for kind in KINDS):
+        uris_by_kind |= _uris_by_kind(option, options, recorded)
     sources: list[dict[str, Any]] = []
     for kind in KINDS:
         recorded_by_uri = {
             source["uri"]: source for source in recorded if source["kind"] == kind.name
         }
-        for uri, name in kind.find(options, recorded_by_uri).items():
-            if _kind_of(kind.option, name) is not kind:
-                continue
+        uris = uris_by_kind.get(kind.name, [])
+        for uri, name in kind.names_of(uris, recorded_by_uri).items():
             # A source that is stored in the run has no file that could be missing.
             if uri in recorded_by_uri and not kind.is_stored and is_gone(uri):
                 sources.append(dict(recorded_by_uri[uri]))
@@ -60,6 +66,39 @@ def list_sources(options: Options, recorded: Sequence[Mapping[str, Any]]) -> lis
             description = kind.describe(uri, name, earlier_source)
             sources.append({"kind": kind.name, **description})
     return sources
+
+
+def _uris_by_kind(
+    option: str, options: Options, recorded: Sequence[Mapping[str, Any]]
+) -> dict[str, list[str]]:
+    """Return the sources of each kind that an option names, as paths, URIs or names."""
+    kinds = [kind for kind in KINDS if kind.option == option]
+    *added_kinds, own_kind = kinds
+    patterns = getattr(options, option)
+    if own_kind.is_stored or own_kind.accepted is None:
+        return {own_kind.name: list(patterns)}
+    names_of_kinds = {kind.name for kind in kinds}
+    kind_by_uri = {
+        source["uri"]: source["kind"] for source in recorded if source["kind"] in names_of_kinds
+    }
+
+    def added_kind_of(name: str, start: bytes) -> SourceKind | None:
+        return next((kind for kind in added_kinds if kind.matches(name, start)), None)
+
+    def is_added(name: str, start: bytes) -> bool:
+        is_added_below = own_kind.accepted is not None and own_kind.accepted.is_added(name, start)
+        return is_added_below or added_kind_of(name, start) is not None
+
+    uris_by_kind: dict[str, list[str]] = {}
+    accepted = replace(own_kind.accepted, is_added=is_added)
+    checks_kinds = not options.allow_damaged
+    for uri in find_files(patterns, accepted, known=kind_by_uri, checks_kinds=checks_kinds):
+        name = kind_by_uri.get(uri)
+        if name is None:
+            kind = added_kind_of(uri.rpartition("/")[2], start_of(uri)) if added_kinds else None
+            name = (kind or own_kind).name
+        uris_by_kind.setdefault(name, []).append(uri)
+    return uris_by_kind
 
 
 def store_source(
@@ -80,11 +119,6 @@ def store_source(
     content = workdir.read(path)
     digest = hashlib.sha256(content).hexdigest()
     return {**source, "bytes": len(content), "sha256": digest, "stored": path}
-
-
-def _kind_of(option: str, name: str) -> SourceKind:
-    """Return the first kind of an option that matches a file."""
-    return next(kind for kind in KINDS if kind.option == option and kind.matches(name))
 
 
 def read_source(

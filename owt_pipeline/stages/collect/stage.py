@@ -51,8 +51,8 @@ class Collect(Stage):
     name = "collect"
     output = "urls"
     options = Options
-    version = 10
-    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld", "python-dateutil")
+    version = 11
+    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
     flags = flags_by_kind()
     steps = (
         Step(

@@ -1,4 +1,4 @@
-"""WARC files: the URLs of their HTML responses."""
+"""Archive files, such as WARC files: the URLs of their HTML responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from owt_pipeline.formats.captures import Broken, captures
+from owt_pipeline.formats.archives import ArchiveKind, archive_kind_of, archives_of_option
+from owt_pipeline.formats.captures import Broken
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, in_batches
 from owt_pipeline.stages.collect.submissions import as_text
@@ -15,10 +16,11 @@ from owt_pipeline.storage.folder import open_source
 
 
 class Warc(SourceKind):
-    """A WARC file. Its lines are the HTML responses that are not redirects."""
+    """An archive file of any kind. Its lines are the HTML responses that are not redirects."""
 
     name = "warc"
     option = "warcs"
+    accepted = archives_of_option("--warcs")
     bytes_per_shard = 500 << 20
     link_source = "warc"
     has_lines = False
@@ -27,15 +29,15 @@ class Warc(SourceKind):
         self, source: Source, uri: str, tally: Tally, allow_damaged: bool
     ) -> Iterator[pa.RecordBatch]:
         with open_source(uri) as file:
-            yield from in_batches(_rows(file, tally))
+            yield from in_batches(_rows(archive_kind_of(uri), file, tally))
 
 
-def _rows(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
+def _rows(kind: ArchiveKind, file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
     """Yield the URL of each HTML response, and tally the broken records."""
     line = 0
     num_broken = 0
     first_broken = ""
-    for capture in captures(file, file.size()):
+    for capture in kind.captures(file):
         if isinstance(capture, Broken):
             num_broken += 1
             first_broken = first_broken or str(capture)

@@ -16,8 +16,9 @@ import pyarrow as pa
 import xxhash
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.files import find_files, texts_of_option
 from owt_pipeline.formats.records import texts_of_files
-from owt_pipeline.storage.folder import Storage, expand_globs
+from owt_pipeline.storage.folder import Storage
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
@@ -27,7 +28,7 @@ MAX_DOCUMENTS = 1 << 32
 """A document's number has 32 bits."""
 
 _BATCH_ROWS = 1024
-_COUNTS_NAME = "against.json"
+_FILES_NAME = "against.json"
 
 
 def first_of_parts(run: StageRun) -> np.ndarray:
@@ -37,7 +38,7 @@ def first_of_parts(run: StageRun) -> np.ndarray:
     """
     rows = [
         *run.inputs["clean"].rows_of_shards(),
-        *_rows_of_files(run.work, run.plan.started, run.options.against),
+        *(file.num_texts for file in known_files(run)),
     ]
     first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
     if first[-1] >= MAX_DOCUMENTS:
@@ -53,24 +54,33 @@ def first_of_generations(run: StageRun) -> np.ndarray:
     return first_of_parts(run)[[generation.first for generation in run.root.generations]]
 
 
+class KnownFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of `against`: its path or URI, and the number of its texts."""
+
+    uri: str
+    num_texts: int
+
+
 def files_of(options: Options) -> list[str]:
     """Return the files of `against`; raise UserError if one is missing."""
-    return list(expand_globs(options.against, "against")) if options.against else []
+    return find_files(options.against, texts_of_option("--against"))
 
 
 def count_files(run: StageRun) -> None:
-    """Count the texts of each file of `against`, for all processes of the stage."""
-    counts = [sum(map(len, _texts_of(uri))) for uri in files_of(run.options)]
-    run.work.write(_COUNTS_NAME, msgspec.json.encode(counts))
+    """List the files of `against` and count their texts, for all processes of the stage."""
+    files = [KnownFile(uri, sum(map(len, _texts_of(uri)))) for uri in files_of(run.options)]
+    run.work.write(_FILES_NAME, msgspec.json.encode(files))
 
 
-@functools.lru_cache(maxsize=1)  # every part of a process needs the same counts
-def _rows_of_files(work: Storage, started: float, against: tuple[str, ...]) -> list[int]:
-    """Return the counts of `count_files`.
+def known_files(run: StageRun) -> list[KnownFile]:
+    """Return the files that `count_files` listed."""
+    return _read_files(run.work, run.plan.started) if run.options.against else []
 
-    `started` keeps the counts of several runs of the stage apart in the cache.
-    """
-    return msgspec.json.decode(work.read(_COUNTS_NAME), type=list[int]) if against else []
+
+@functools.lru_cache(maxsize=1)  # every part of a process needs the same files
+def _read_files(work: Storage, started: float) -> list[KnownFile]:
+    """Return the files of a run of the stage. `started` keeps several runs apart in the cache."""
+    return msgspec.json.decode(work.read(_FILES_NAME), type=list[KnownFile])
 
 
 def documents_of(run: StageRun, part: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -81,7 +91,7 @@ def documents_of(run: StageRun, part: int, columns: list[str]) -> Iterator[pa.Re
     if part < run.num_shards:
         yield from run.inputs["clean"].batches(part, columns=columns, rows=_BATCH_ROWS)
         return
-    for texts in _texts_of(files_of(run.options)[part - run.num_shards]):
+    for texts in _texts_of(known_files(run)[part - run.num_shards].uri):
         ids = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
         known = {"text": texts, "url_id": pa.array(ids, pa.uint64())}
         missing = pa.nulls(len(texts), pa.int64())
@@ -89,5 +99,5 @@ def documents_of(run: StageRun, part: int, columns: list[str]) -> Iterator[pa.Re
 
 
 def _texts_of(uri: str) -> Iterator[pa.Array]:
-    for texts in texts_of_files([uri], "text", "against"):
+    for texts in texts_of_files([uri], "text", "--against"):
         yield texts.drop_null()

@@ -36,7 +36,7 @@ logger = logging.getLogger("owt")
 
 def _parts(run: StageRun) -> range:
     """Return the parts: the shards, then the files of --against."""
-    return range(run.num_shards + len(numbering.files_of(run.options)))
+    return range(run.num_shards + len(numbering.known_files(run)))
 
 
 def _rows(run: StageRun) -> list[int]:

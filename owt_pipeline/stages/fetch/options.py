@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import resource
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -16,8 +16,10 @@ from typing import Any
 from owt_pipeline.engine.sources import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.archives import archives_of_option
+from owt_pipeline.formats.files import find_files
 from owt_pipeline.stages.fetch.page_sources import GATHERED, PAGE_SOURCES, words_of_sources
-from owt_pipeline.storage.folder import describe_source, expand_globs, find_recorded, is_gone
+from owt_pipeline.storage.folder import describe_source, find_recorded, is_gone
 from schemas import option
 from schemas.manifest import PAGES
 from schemas.settings import shaping_options
@@ -222,6 +224,16 @@ def digest_of_source(options: Options, source: str, pages: Iterable[Mapping[str,
     return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
 
 
+def archive_files(options: Options, known: Collection[str] = ()) -> list[str]:
+    """Return the files of `pages_from`, also those of `known` that are missing."""
+    return find_files(
+        options.pages_from,
+        archives_of_option("--pages_from"),
+        known=known,
+        checks_kinds=not options.allow_damaged,
+    )
+
+
 def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """Return what identifies each archive file, by name.
 
@@ -229,7 +241,7 @@ def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """
     recorded_by_uri = {source.get("uri", ""): dict(source) for source in recorded}
     files = []
-    for uri in expand_globs(options.pages_from, "--pages_from", recorded_by_uri):
+    for uri in archive_files(options, recorded_by_uri):
         if uri in recorded_by_uri and is_gone(uri):
             files.append(recorded_by_uri[uri])
             continue

@@ -33,7 +33,6 @@ from owt_pipeline.stages.fetch.archives.commoncrawl import (
     match,
     send_keys,
 )
-from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import Capture
 from owt_pipeline.stages.fetch.archives.warc_files import Archives, counts_of
 from owt_pipeline.stages.fetch.options import (
@@ -225,8 +224,7 @@ def _warn_of_archive(archive: Mapping[str, Any]) -> None:
     if "problem" in archive:
         logger.warning("fetch: %s: %s", name, archive["problem"])
     elif not archive["responses"]:
-        kind = kind_of(name).name
-        logger.warning("fetch: %s contains no HTTP response; it may not be %s", name, kind)
+        logger.warning("fetch: %s contains no HTTP response; check what the file is", name)
 
 
 def _warcinfo(run: StageRun, source: str) -> dict[str, str]:

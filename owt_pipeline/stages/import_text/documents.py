@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from owt_pipeline.formats.dates import UnreadDates, date_of
+from owt_pipeline.formats.dates import UnreadDates, moment_of
 from owt_pipeline.formats.records import Record, field_value
 from owt_pipeline.formats.urls import BadURL, canonical_url, id_of
 from owt_pipeline.ledger.dataset import Outcome
@@ -51,8 +51,6 @@ def place(record: Record, names: Mapping[str, str], unread_dates: UnreadDates) -
     with suppress(BadURL):
         row["url"] = canonical_url(_string(fields, names["url"]) or "")
     text_field = names["text"]
-    if text_field in record.undecodable:
-        return _rejected(row, Reason.BAD_RECORD, f"not UTF-8 in column {text_field}")
     text = field_value(fields, text_field, _ABSENT)
     if text is _ABSENT:
         problem = f"no field '{text_field}'; it has {_names_shown(fields)}"
@@ -99,10 +97,8 @@ def _date(value: Any) -> str | None:
     # A datetime is also a date.
     if isinstance(value, datetime.date):
         return value.isoformat()[:10]
-    # 20190131 may be a number.
-    is_written = isinstance(value, (str, int)) and not isinstance(value, bool)
-    day = date_of(str(value)) if is_written else None
-    return day.isoformat() if day is not None else None
+    moment = moment_of(value)
+    return moment.date().isoformat() if moment is not None else None
 
 
 def _value(fields: Mapping[str, Any], name: str) -> Any:

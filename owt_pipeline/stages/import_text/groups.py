@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from owt_pipeline.formats.records import format_of
+from owt_pipeline.formats.files import format_of
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from owt_pipeline.formats.records import FORMATS
+from owt_pipeline.formats.files import FORMATS
 from schemas import option
 
 
@@ -21,7 +21,9 @@ class Options:
         shapes_bytes=False,  # the key includes the files' content instead of their paths
     )
     format: str = option(
-        "auto", "format of the files; auto decides by the extension", choices=("auto", *FORMATS)
+        "auto",
+        "format of the files; auto decides by the content, and for CSV and text by the extension",
+        choices=("auto", *FORMATS),
     )
     text_field: str = option("text", "field or column with the text; a.b is field b of field a")
     url_field: str = option(
@@ -30,9 +32,7 @@ class Options:
     )
     title_field: str = option("title", "field with the title")
     author_field: str = option("author", "field with the author")
-    date_field: str = option(
-        "date", "field with the date of publication, such as 2019-01-31 or January 31, 2019"
-    )
+    date_field: str = option("date", "field with the date of publication, such as 2019-01-31")
     language_field: str = option("language", "field with the language (ISO 639-1)")
     split_text: str = option(
         "file",

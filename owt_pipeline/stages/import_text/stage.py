@@ -11,7 +11,8 @@ import msgspec
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.dates import UnreadDates
-from owt_pipeline.formats.records import describe_file, named_files
+from owt_pipeline.formats.files import find_files, texts_of_option
+from owt_pipeline.formats.records import describe_file, names_below_common_folder
 from owt_pipeline.formats.splits import held_out_files
 from owt_pipeline.stages.import_text.groups import read_groups, write_groups
 from owt_pipeline.stages.import_text.options import Options
@@ -32,28 +33,20 @@ _MIN_SHARDS = 8
 _MAX_FILES_SHOWN = 5
 
 
-def _named_files(options: Options) -> tuple[dict[str, str], list[str]]:
-    """Return the files that the options name, and files of folders that are left out.
+def _named_files(options: Options) -> dict[str, str]:
+    """Return the name in messages of each file that the options name, by path.
 
-    The first is name in messages by path. Raises UserError without files.
+    Raises UserError without files.
     """
     if not options.files:
         raise UserError("import: the command has no files to import: name at least one")
-    return named_files(options.files, "import", by_extension=options.format == "auto")
+    accepted = texts_of_option("import", takes_all=options.format != "auto")
+    return names_below_common_folder(find_files(options.files, accepted))
 
 
-def _warn_of_files(options: Options) -> None:
-    """Log the files of folders that are skipped, and the test splits that are imported."""
-    if not options.files:
-        return
-    files, left_out = _named_files(options)
-    if left_out:
-        logger.warning(
-            "import: skipped files of folders that have another format; name a file itself to "
-            "import it: %s",
-            _shown(left_out),
-        )
-    held_out = held_out_files(options.files, files)
+def _warn_of_held_out_files(options: Options) -> None:
+    """Log the test splits that are imported."""
+    held_out = held_out_files(options.files, _named_files(options)) if options.files else []
     if held_out:
         logger.warning(
             "import: also importing the test and validation splits next to a training split; to "
@@ -94,8 +87,7 @@ class Import(Stage):
     inputs = ()
     output = "documents"
     options = Options
-    version = 9
-    libraries = ("python-dateutil",)
+    version = 10
     steps = (
         Step(place_group, RECORDS_STEP, keys=_parts_of_groups),
         Step(merge_shard),
@@ -107,7 +99,7 @@ class Import(Stage):
 
         A file that was imported before need not be named again.
         """
-        files, _ = _named_files(options)
+        files = _named_files(options)
         sources: list[dict[str, Any]] = []
         for path, name in files.items():
             earlier_source = find_recorded(recorded, path, name)
@@ -127,7 +119,7 @@ class Import(Stage):
 
     def set_up(self, run: StageRun) -> Summary:
         """Group the files of the generations that are made."""
-        _warn_of_files(run.options)
+        _warn_of_held_out_files(run.options)
         write_groups(run)
         return Summary()
 

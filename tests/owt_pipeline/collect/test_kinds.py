@@ -70,7 +70,7 @@ def test_a_file_is_of_the_first_kind_that_matches_it(
     class OldDump(Dump):
         name = "old_dump"
 
-        def matches(self, name: str) -> bool:
+        def matches(self, name: str, start: bytes) -> bool:
             return name.startswith("old")
 
     monkeypatch.setattr(sources, "KINDS", (OldDump(), *sources.KINDS))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.commands.publish import LISTED
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import id_of
 from owt_pipeline.stages.collect.kind import Source, Tally
 from owt_pipeline.stages.collect.links import LinkTable, link_rows
@@ -86,36 +87,23 @@ TIMES = {
     "2019-01-01T12:00Z": NOON,
     "2019-01-01t12:00:00.123456789z": NOON,
     "20190101T120000Z": NOON,
-    "2019/01/01 12:00:00 UTC": NOON,
-    "2019-01-01 11:00:00\u221201": NOON,
     "2019-01-01": NOON - 12 * 3600,
     "20190101": NOON - 12 * 3600,
     NOON: NOON,
     NOON * 10**3: NOON,
-    NOON * 10**6 + 5: NOON,
-    str(NOON * 10**9): NOON,
     NOON + 0.5: NOON,
     "1.546344e12": NOON,
-    -(10**13): -(10**10),
-    "20190101120000": NOON,
-    20190101120000: NOON,
-    "201901011200": NOON,
-    "2019-01-01T12:00:00+00:00[UTC]": NOON,
-    "2019-01-01T13:00:00+01:00[Europe/Berlin]": NOON,
     "Tue, 01 Jan 2019 12:00:00 GMT": NOON,
     "Tue, 1 Jan 2019 07:00:00 EST": NOON,
     "01 Jan 2019 13:00 +0100": NOON,
     "Tue, 32 Jan 2019 12:00:00 GMT": None,
     "Tue, 01 Jan 2019 12:00:00 CEST": None,
-    "Tue Jan 01 12:00:00 +0000 2019": NOON,
-    "Jan 1, 2019 12:00 PM": NOON,
-    "2019-1-1 12:00": NOON,
-    "1 January 2019": NOON - 12 * 3600,
-    "13/1/2019": NOON + 23 * 12 * 3600,
     "01/02/2019": None,
+    NOON * 10**6: None,
+    "20190101120000": None,
+    "1 January 2019": None,
     "20191301": None,
     "2019-13-01": None,
-    "0001-01-01T00:00:00+09": None,
     "NULL": None,
     True: None,
 }
@@ -156,15 +144,12 @@ def test_a_null_of_any_spelling_is_no_score(tmp_path: Path, score: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_binary(), pa.binary_view()])
-def test_a_url_that_is_not_utf8_is_a_bad_line(tmp_path: Path, kind: pa.DataType) -> None:
+def test_a_url_that_is_not_utf8_is_an_error(tmp_path: Path, kind: pa.DataType) -> None:
     urls = pa.array([b"https://a.example/\xff", b"https://b.example/"])
     bad = urls.view(kind) if pa.types.is_string(kind) else urls.cast(kind)
-    titles = pa.array([b"a", b"\xfe"]).view(pa.string())
-    pq.write_table(pa.table({"url": bad, "title": titles}), tmp_path / "a.parquet")
-    first, second = link_rows(str(tmp_path / "a.parquet"), "a")
-    assert (first["reason"], first["note"]) == ("bad_line", "not UTF-8 in column url")
-    # A title is worth less than its row, so it is dropped.
-    assert (second["url"], second["title"]) == ("https://b.example/", None)
+    pq.write_table(pa.table({"url": bad}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"column url, rows 1 to 2: .*; write the column again"):
+        list(link_rows(str(tmp_path / "a.parquet"), "a"))
 
 
 def test_numbers_of_databases_are_scores_and_times(tmp_path: Path) -> None:
@@ -243,7 +228,9 @@ def test_a_damaged_or_foreign_file_is_an_error_in_one_line(
     # A missing column is nothing damaged, though the flag is taken.
     lacks_column = "has no column" in line
     assert "rename " in line or not lacks_column
-    assert ("--allow_damaged" in line) == (bool(counts) and not lacks_column)
+    is_of_another_kind = " but this is " in line
+    is_damaged = bool(counts) and not lacks_column and not is_of_another_kind
+    assert ("--allow_damaged" in line) == is_damaged
     if counts:
         output = owt_collect(tmp_path / "run", *source, "--allow_damaged")
         run = collected(tmp_path / "run")

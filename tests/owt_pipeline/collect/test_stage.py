@@ -336,7 +336,7 @@ def test_broken_archives_are_an_error_without_allow_damaged(testdata: Path, tmp_
     with pytest.raises(
         UserError, match=r"broken records, the first is the record at byte .*; expected a complete"
     ):
-        collect(tmp_path, warcs=(archives,), num_shards=2)
+        collect(tmp_path, warcs=(f"{archives[:-1]}.gz",), num_shards=2)
     run = collect(tmp_path, warcs=(archives,), num_shards=2, allow_damaged=True)
     assert len(run.urls) > 40
     assert (

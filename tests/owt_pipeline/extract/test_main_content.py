@@ -19,6 +19,7 @@ from owt_pipeline.stages.extract.content.main_content import (
     _choose,
     _keep_headings,
     _keep_lead,
+    _keep_terms,
     main_content,
 )
 from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
@@ -142,6 +143,43 @@ def test_a_heading_of_a_part_that_is_left_out_stays_out(neighbours: tuple[bool, 
     assert not keep[1]
 
 
+@pytest.mark.parametrize(
+    ("html", "keep", "kept"),
+    [
+        ("<dl><dt>tie<dd>{}</dl>", [False, True], [True, True]),
+        ("<dl><dt>tie<dd><p>{}</dl>", [False, True], [True, True]),
+        ("<dl><dt>tie<dd>{}</dl>", [False, False], [False, False]),
+        # A table of contents before the text.
+        ("<dl><dt>tie</dl><p>{}", [False, True], [False, True]),
+        ("<ul><li>tie</ul><dl><dd>{}</dl>", [False, True], [False, True]),
+    ],
+)
+def test_a_term_of_a_kept_definition_is_kept(html: str, keep: list[bool], kept: list[bool]) -> None:
+    blocks = read_page(f"<html><body>{html.format(SENTENCE)}</body></html>").blocks
+    mask = np.array(keep)
+    _keep_terms(blocks, mask)
+    assert mask.tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("html", "is_note"),
+    [
+        ("<p>{0}</p><aside class=note><p>Nine litres, not ten.</p></aside><p>{0}</p>", True),
+        ("<p>{0}</p><aside><b>Note</b> Nine litres.</aside><p>{0}</p>", True),
+        ("<p>{0}</p><aside class=related><p>Nine litres.</p></aside><p>{0}</p>", True),
+        ("<p>{0}</p><aside><p>Nine litres, not ten.</p></aside>", False),
+        ("<p>{0}</p><aside><p>Nine litres, not ten.</p></aside><div>{0}</div>", False),
+        ("<aside><p>Nine litres, not ten.</p></aside><p>{0}</p>", False),
+        ("<div><p>{0}</p></div><aside><p>Nine litres.</p></aside><p>{0}</p>", False),
+        ("<p>{0}</p><aside><p><a href=/>Two boats</a></p></aside><p>{0}</p>", False),
+    ],
+)
+def test_an_aside_between_two_paragraphs_is_a_note(html: str, is_note: bool) -> None:
+    blocks = read_page(f"<html><body>{html.format(SENTENCE)}</body></html>").blocks
+    tags = {container.tag for block in blocks for container in block.container.ancestors()}
+    assert ("aside" not in tags) == is_note
+
+
 LEAD = "The keepers of the northern cape burned a lamp every night, and nobody counted the oil."
 
 
@@ -215,7 +253,8 @@ def test_a_described_text_is_kept_once() -> None:
 
 
 def test_hidden_text_does_not_decide_on_the_cut() -> None:
-    # By the higher cut, less than half of the text is visible, and a script would seem to show it.
+    # By the higher cut, one visible text and two hidden ones of the same length are kept. With so
+    # little visible text, a script would seem to show the hidden texts.
     page = page_of(f'{P}{P}<div style="display:none">{P}{P}</div>')
     keep = _choose(page, np.array([0.9, 0.45, 0.9, 0.9]), Cut(lower=0.4, higher=0.6), 1.0)
     assert keep.tolist() == [True, False, False, False]

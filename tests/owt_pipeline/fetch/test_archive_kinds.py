@@ -10,13 +10,14 @@ import pytest
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats import archives
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch.archives import kinds
-from owt_pipeline.stages.fetch.archives.kind import ArchiveKind
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
+from tests.owt_pipeline.remedies import attempt
+from tests.owt_pipeline.runs import manifest_of
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-archive.md"
 HTML = [("Content-Type", "text/html")]
@@ -28,9 +29,9 @@ def _documented_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     module, registration, *_ = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     names: dict[str, Any] = {"__name__": "saved_pages"}
     exec(compile(module, str(GUIDE), "exec"), names)
-    names["WarcFile"] = kinds.WarcFile
     exec(compile(registration, str(GUIDE), "exec"), names)
-    monkeypatch.setattr(kinds, "KINDS", names["KINDS"])
+    monkeypatch.setattr(archives, "ADDED_KINDS", names["ADDED_KINDS"])
+    archives.archive_kind_of.cache_clear()
 
 
 def saved(url: str, text: str) -> bytes:
@@ -81,11 +82,8 @@ def test_a_file_that_its_kind_cannot_read_is_named_or_counted(
     assert damaged["name"] == "bare.htm"
 
 
-def test_files_of_all_other_names_are_read_as_warc_files() -> None:
-    named = {name: type(kinds.kind_of(f"gs://b/x.html/{name}")) for name in ("a.htm", "b", "c.arc")}
-    assert {name: kind.__name__ for name, kind in named.items()} == {
-        "a.htm": "SavedPage",
-        "b": "WarcFile",
-        "c.arc": "WarcFile",
-    }
-    assert all(issubclass(kind, ArchiveKind) for kind in named.values())
+def test_both_options_of_archives_read_the_added_kind(folder: Path, tmp_path: Path) -> None:
+    """A kind that one option takes must not be "not a WARC file" for the other."""
+    run = tmp_path / "run"
+    assert attempt(["run", run, "--warcs", folder, "--until", "collect"])[0] == 0
+    assert manifest_of(run, "urls").counts.left == 2

@@ -96,7 +96,7 @@ def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: 
     assert counts["example.arc.gz"] == counts["example.arc"] == (0, 1)
     assert counts["bad.arc"] == counts["example-bad.warc.gz.bad"] == (0, 1)
     assert counts["clueweb-quirk.warc.gz"] == (29, 0)
-    assert counts["LICENSE"] == (0, 1)
+    assert "LICENSE" not in counts
     assert b"Example Domain" in responses(runtime, manifest)["https://example.com/"].body
 
 
@@ -183,7 +183,7 @@ def test_an_arc_file_is_refused_with_advice_that_works(
     file = testdata / "warc" / "warcio" / name
     copy = tmp_path / "copy.warc.gz"
     runtime = write_urls(["http://example.com/"], num_shards=1)
-    with pytest.raises(UserError, match=r"an ARC file.*`warcio recompress FILE COPY\.warc\.gz`"):
+    with pytest.raises(UserError, match=r"an ARC file: .*\(warcio recompress .*\)$"):
         fetch(runtime, file)
     warcio = [sys.executable, "-m", "warcio.cli", "recompress", str(file), str(copy)]
     subprocess.run(warcio, check=True, capture_output=True)
@@ -383,8 +383,6 @@ DAMAGED = {
     "cut_head.warc": (lambda content: gzip.decompress(content + member("request"))[:-90], "the "
     "record at byte "),
     "cut_head.warc.gz": (lambda content: content + member("request")[:40], "the record at byte "),
-    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "not a WARC file "
-    "but a web page"),
     "CC.warc.wet.gz": (
         lambda content: member("warcinfo") + 9 * member("conversion"),
         "no response among its records (conversion, warcinfo): WET and WAT files have no pages, "

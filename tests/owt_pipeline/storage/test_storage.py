@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.records import describe_file, named_files
+from owt_pipeline.formats.files import find_files, texts_of_option
+from owt_pipeline.formats.records import describe_file
 from owt_pipeline.storage import disk
-from owt_pipeline.storage.folder import Storage, at_once, describe_source, expand_globs
+from owt_pipeline.storage.folder import Storage, at_once, describe_source
+from owt_pipeline.storage.matching import expand_globs
 
 
 class TestStorage:
@@ -269,10 +271,8 @@ def test_a_file_named_in_two_ways_is_read_once(
         f"collect: {path} is the same as x.jsonl, and is read once" for path in ("./x.jsonl", here)
     ]
     caplog.clear()
-    assert named_files(("./x.jsonl", "x.jsonl", "*.jsonl"), "import") == (
-        {"./x.jsonl": "x.jsonl"},
-        [],
-    )
+    accepted = texts_of_option("import")
+    assert find_files(("./x.jsonl", "x.jsonl", "*.jsonl"), accepted) == ["./x.jsonl"]
     assert len(caplog.records) == 2
 
 

@@ -4,18 +4,22 @@ The cut depends on the page: it rises with the probability that the page is an a
 article there is much that looks like text of the article, and on a forum or a list leaving out text
 costs more than keeping too much.
 
-Further rules:
+Further rules, for some with the labelled and news texts that change without the rule, of 1,957 and
+254, and the F1 that it adds:
 
 - A table is kept completely or not at all.
 - Prose in surroundings named as a banner, a sidebar or related articles, and a row of nothing but
   links, have a lower probability than by the model, if the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
-- A heading between two kept blocks needs a lower probability.
-- The lead, with which the page's own description begins, needs a lower probability.
+- A heading between two kept blocks needs a lower probability (113 and 5; no F1, but structure).
+- A term before its kept definition is kept (12 and 0; no F1, but documentation).
+- The lead, with which the page's own description begins, needs a lower probability (125 and 69;
+  .0041 on trafilatura's set, .0034 on fundus' news).
 - Text that a part of the page repeats is kept once: `repeats`.
-- Readers' comments are left out if there is an article, unless the page is one of a forum.
-- References to other articles, articles after the first one and copyright lines are left out:
-  `references`, `next_articles`, `copyright`.
+- Readers' comments are left out if there is an article, unless the page is one of a forum (4 and 1;
+  .0019 on Readability's pages, .0006 on fundus' news, .0002 on WCXB).
+- References to other articles and articles after the first one are left out: `references`,
+  `next_articles`.
 """
 
 from __future__ import annotations
@@ -26,7 +30,6 @@ from typing import NamedTuple
 import numpy as np
 
 from owt_pipeline.stages.extract.content.article import article_of
-from owt_pipeline.stages.extract.content.copyright import leave_copyright
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.content.next_articles import leave_next_articles
@@ -112,6 +115,7 @@ def main_content(
     p = np.maximum(p - _less_for_surroundings(page, blocks), 0)
     keep = _choose(page, _mean_of_tables(page, p), cut, article)
     _keep_headings(page, p, cut, keep)
+    _keep_terms(blocks, keep)
     _keep_lead(page, blocks, kind, p, keep)
     if comments:
         keep |= page.in_comments & page.counts.prose
@@ -120,7 +124,6 @@ def main_content(
     if kind.is_article or article >= _MIN_ARTICLE_PROBABILITY:
         leave_next_articles(blocks, keep)
     leave_references(blocks, keep)
-    leave_copyright(blocks, keep)
     kept = [block for block, is_kept in zip(blocks, keep.tolist(), strict=True) if is_kept]
     kept = [block for block in without_repeats(kept) if _is_visible(block)]
     if any(block.form != HEADING for block in kept):
@@ -157,6 +160,14 @@ def _keep_headings(page: PageView, p: np.ndarray, cut: Cut, keep: np.ndarray) ->
     is_between = np.zeros_like(keep)
     is_between[1:-1] = keep[:-2] & keep[2:]
     keep |= is_between & is_heading & (p >= _MIN_HEADING_SHARE * cut.lower)
+
+
+def _keep_terms(blocks: Sequence[Block], keep: np.ndarray) -> None:
+    """Set `keep` of each `<dt>` before a text of its definition that is kept."""
+    for index in (np.flatnonzero(keep[1:]) + 1).tolist():
+        container = blocks[index].container
+        if container.tag == "dd" or (container.parent and container.parent.tag == "dd"):
+            keep[index - 1] |= blocks[index - 1].container.tag == "dt"
 
 
 def _keep_lead(

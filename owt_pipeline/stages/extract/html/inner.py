@@ -54,6 +54,8 @@ _END = "\x06"
 # A line may be several elements, one in the other.
 _ENDED = re.compile(f"\n?(?:{_END}\n?)+")
 _STARTED = re.compile(f"\n?{_START}+")
+# The number of open elements with one that is directly in the <pre>.
+_DEPTH_IN_PRE = 2
 _NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
 _COPY = re.compile(
     f"[\\s{_START}{_END}]*[^\\W\\d_]{{2,20}}(?: [^\\W\\d_]{{2,20}}){{0,3}}!?[\\s{_START}{_END}]*"
@@ -62,6 +64,14 @@ _SHOWN_AS_FLEX = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.IGNOR
 # Editors write `pre-wrap` and `pre-line` for prose, too: these need letters of equal width.
 _KEEPS_SPACES = re.compile(r"white-space\s*:\s*pre\s*(?:!|;|$)", re.IGNORECASE)
 _KEEPS_SPACES_AND_WRAPS = re.compile(r"white-space\s*:\s*(?:pre-wrap|break-spaces)", re.IGNORECASE)
+WRAPS_LINES = re.compile(r"white-space\s*:\s*(?:pre-wrap|pre-line|break-spaces)", re.IGNORECASE)
+"""A style that breaks lines as they are written."""
+CLIPPED = re.compile(
+    r"clip\s*:\s*rect\(\s*[01](?:px)?[\s,]|clip-path\s*:\s*inset\(\s*(?:50|100)%"
+    r"|(?:left|top)\s*:\s*-\d{3,}",
+    re.IGNORECASE,
+)
+"""A style that hides a text from sight, but not from screen readers."""
 _EQUAL_WIDTH = re.compile(
     r"font(?:-family)?\s*:[^;]*(?:mono|courier|consolas|menlo|monaco)", re.IGNORECASE
 )
@@ -212,6 +222,9 @@ class PreText(RawElement):
         self._line_depths: list[int] = []
         # The depth of the open element without text; 0 if there is none.
         self._unseen_depth = 0
+        # The number of pieces at the end of the last <code>; -1 before one.
+        self._code_end = -1
+        self._is_code_open = False
 
     def text(self) -> str:
         """Return its lines, without empty ones around them."""
@@ -236,6 +249,10 @@ class PreText(RawElement):
             self._unseen_depth = self.depth
             return
         classes = attributes.get("class", "")
+        if self.depth == _DEPTH_IN_PRE:
+            self._is_code_open = tag == "code"
+            if self._is_code_open and self._code_end == len(self.pieces):
+                self.pieces.append("\n")
         if tag in ("code", "pre"):
             self.language = self.language or _language_of(classes)
         if is_line_number(attributes) or _is_copy_button(tag, attributes):
@@ -257,6 +274,8 @@ class PreText(RawElement):
             if self._unseen_depth == depth:
                 self._unseen_depth = 0
             return
+        if depth == _DEPTH_IN_PRE and self._is_code_open:
+            self._code_end = len(self.pieces)
         if self._line_depths and self._line_depths[-1] == depth:
             self._line_depths.pop()
             self.pieces.append(_END)

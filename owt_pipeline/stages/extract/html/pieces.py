@@ -35,6 +35,8 @@ def read_pieces(joined: str) -> tuple[str, str | None]:
     # Most texts have only printable characters and single spaces, which is quickly known.
     if joined.isprintable() and "  " not in joined:
         return joined.strip(), None
+    # A browser shows a soft hyphen only at the end of a line.
+    joined = joined.replace("\xad", "")
     if not (BREAK in joined or CODE in joined or FORMULA in joined or DISPLAY in joined):
         return " ".join(joined.split()), None
     lines = joined.replace(CODE + CODE, "").split(BREAK)

@@ -17,7 +17,9 @@ from owt_pipeline.stages.extract.html.blocks import CODE, HEADING, ITEM, Contain
 from owt_pipeline.stages.extract.html.controls import Controls
 from owt_pipeline.stages.extract.html.initials import names_initial
 from owt_pipeline.stages.extract.html.inner import (
+    CLIPPED,
     PROTECTED_ADDRESS,
+    WRAPS_LINES,
     Drawing,
     Formula,
     PreText,
@@ -175,6 +177,12 @@ class _Reader(Structure):
         if self._pieces:
             self._end_block()
         parent = self._at
+        if self._aside is not None:
+            if tag == "p" and parent is self._aside.parent:
+                # Between two paragraphs it is a note, not a sidebar.
+                self._aside.tag = "div"
+                self._aside.kind = read_names(self._aside.names)
+            self._aside = None
         form, kind = FORM_AND_KIND.get(tag, PLAIN)
         container = Container(self._count, tag, parent, form, kind, len(self.blocks))
         self._count += 1
@@ -212,6 +220,8 @@ class _Reader(Structure):
         has_style = "style" in attributes
         if has_style and keeps_spaces(attributes, has_equal_width=container.tag == "code"):
             container.kind |= SPACED
+        if has_style and WRAPS_LINES.search(attributes["style"]):
+            self._wrapped = container
         if container.kind & UNSHOWN:
             self._controls.hide(container, parent, attributes)
 
@@ -318,7 +328,7 @@ class _Reader(Structure):
                 self._start_block(tag, attributes)
                 return True
             is_decoration = attributes.get("aria-hidden") == "true"
-            if is_unshown_itself or is_decoration:
+            if is_unshown_itself or is_decoration or CLIPPED.search(attributes.get("style", "")):
                 kind |= HIDDEN
         if kind & SPACED and tag == "code" and not self._pieces:
             self._stack.pop()

@@ -34,7 +34,6 @@ from owt_pipeline.stages.extract.html.inner import (
     Unseen,
     counts_up,
     is_line_number,
-    keeps_spaces,
 )
 from owt_pipeline.stages.extract.html.marks import MarkCollector, ParsedPage
 from owt_pipeline.stages.extract.html.names import CHROME
@@ -47,6 +46,7 @@ from owt_pipeline.stages.extract.html.pieces import (
 from owt_pipeline.stages.extract.html.tables import (
     Cell,
     Table,
+    awaits_line,
     integer_in,
     numbered_lines,
     rows_of_data,
@@ -75,7 +75,7 @@ _MAX_SKIPPED_SHARE = 4
 _MIN_LINKED_SHARE = 0.6
 # A footer with less text that is not linked is left out, too.
 _MIN_FOOTER_CHARS = 400
-WITH_END = frozenset(("h1", "td", "th", "table", "figure", "nav", "footer", "noscript"))
+WITH_END = frozenset(("h1", "td", "th", "table", "figure", "nav", "footer", "noscript", "aside"))
 SPECIAL = PREFORMATTED_TAGS | {"li", "ol", "table", "tr", "td", "th", "thead", "caption"}
 
 _OF_PAGE = frozenset(("article", "main", "nav", "footer"))
@@ -133,6 +133,10 @@ class Structure:
         self._open_tables: list[Table] = []
         # The latest container of code.
         self._last_line: Container | None = None
+        # The latest container whose style breaks its lines as they are written.
+        self._wrapped: Container | None = None
+        # An <aside> that has just ended, with few links and after a paragraph.
+        self._aside: Container | None = None
 
     def data(self, text: str) -> None:
         """Take text from the parser."""
@@ -157,6 +161,9 @@ class Structure:
         """Make a block of the pieces."""
         joined = "".join(self._pieces)
         text, marked = read_pieces(joined)
+        if self._wrapped is self._at and "\n" in joined.strip():
+            text = read_lines(joined.replace("  ", "\xa0\xa0").replace("\n", BREAK))
+            marked = None
         if text[1:2] == " " and len(self._pieces[0].strip()) == 1 and marked is None:
             text = without_gap(text, is_named=self._has_named_initial)
         container = self._at
@@ -303,7 +310,8 @@ class Structure:
     def _start_special(self, tag: str, attributes: Mapping[str, str], container: Container) -> None:
         """Take the start of code, and of a part of a list or a table."""
         parent = container.parent or container
-        is_line = tag == "td" and self._is_numbered_line(attributes)
+        is_line = tag == "td" and not is_line_number(attributes)
+        is_line = is_line and bool(self._open_tables) and awaits_line(self._open_tables[-1])
         if is_line or tag in PREFORMATTED_TAGS:
             self._inner = PreText(container.names)
         if tag == "li":
@@ -331,28 +339,13 @@ class Structure:
                 )
                 table.rows[-1][1].append(cell)
 
-    def _is_numbered_line(self, attributes: Mapping[str, str]) -> bool:
-        """Return whether a cell that starts is a line of code: the one before it has its number.
-
-        The number is marked, or the cell's own style keeps spaces.
-        """
-        if not self._open_tables or not self._open_tables[-1].rows or is_line_number(attributes):
-            return False
-        cells = self._open_tables[-1].rows[-1][1]
-        if not cells:
-            return False
-        is_marked = all(cell.is_line_number or not cell.blocks for cell in cells)
-        is_marked &= cells[0].is_line_number
-        if not is_marked and not (keeps_spaces(attributes) and all(cell.blocks for cell in cells)):
-            return False
-        return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
-
     def _end_special(self, tag: str, container: Container) -> None:
         """Take the end of an element of WITH_END."""
         blocks = self.blocks[container.start :]
         if tag == "h1":
             if len(self.page.headings) < _MAX_HEADINGS:
-                text = " ".join(" ".join(block.text for block in blocks).split())
+                texts = [block.text for block in blocks if block.container.tag != "button"]
+                text = " ".join(" ".join(texts).split())
                 self.page.headings.append(text[:_MAX_HEADING_CHARS])
         elif tag in ("td", "th"):
             self._end_cell(container, blocks)
@@ -361,6 +354,11 @@ class Structure:
         elif tag == "figure":
             if any(block.form in (ROW, PREFORMATTED) for block in blocks[:_MAX_BLOCKS_IN_FIGURE]):
                 container.kind &= ~CHROME
+        elif tag == "aside":
+            has_links = any(block.link_chars > block.chars / 2 for block in blocks)
+            last = self.blocks[container.start - 1].container if container.start else container
+            if last.tag == "p" and last.parent is container.parent and not has_links:
+                self._aside = container
         elif tag == "noscript":
             if all(block.form != PARAGRAPH for block in blocks):
                 # A notice, not the page for browsers without scripts.

@@ -14,7 +14,6 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
-from owt_pipeline.stages.extract.html.inner import counts_up
 
 # Columns or rows that one cell spans. Some pages write 1000 for "all".
 _MAX_SPAN = 50
@@ -62,12 +61,10 @@ class Table:
 def numbered_lines(table: Table, blocks: list[Block]) -> Block | None:
     """Return the code in a table with a line and its number in each row; None for other tables.
 
-    The numbers are marked, or the cells before the last ones count up.
+    The numbers are marked by a class or an attribute.
     """
     rows = [row for _, row in table.rows if row]
-    if len(rows) < 2:
-        return None
-    if not all(row[0].is_line_number for row in rows) and not _mark_numbers(rows):
+    if len(rows) < 2 or not all(row[0].is_line_number for row in rows):
         return None
     lines: list[str] = []
     language = next((block.marked for block in blocks if block.form == PREFORMATTED), None)
@@ -82,24 +79,17 @@ def numbered_lines(table: Table, blocks: list[Block]) -> Block | None:
     return Block(PREFORMATTED, "\n".join(lines).strip("\n"), 0, table.container, language)
 
 
-def _mark_numbers(rows: list[list[Cell]]) -> bool:
-    """Mark the columns before the last one as numbers of lines; return whether they are.
+def awaits_line(table: Table) -> bool:
+    """Return whether the next cell of the open row is a line of code.
 
-    A comparison of two versions has two columns, and a line that is only in one has no number in
-    the other.
+    The cells before it are marked as the number of the line.
     """
-    num_columns = len(rows[0])
-    if any(len(row) != num_columns for row in rows):
+    cells = table.rows[-1][1] if table.rows else []
+    if not cells or not cells[0].is_line_number:
         return False
-    for column in range(num_columns - 1):
-        texts = [_plain_cell(row[column].blocks) for row in rows]
-        is_full = column > 0 or num_columns > 2 or all(texts)
-        if not is_full or not counts_up(" ".join(filter(None, texts))):
-            return False
-    for row in rows:
-        for cell in row[:-1]:
-            cell.is_line_number = True
-    return num_columns > 1
+    if not all(cell.is_line_number or not cell.blocks for cell in cells):
+        return False
+    return all(block.text.isdecimal() for cell in cells for block in cell.blocks)
 
 
 def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:

@@ -1,7 +1,7 @@
 """The archive files of `--pages_from` as a source of pages.
 
-The step `index` lists the captures of each file, whose kind knows how (`kind.py`). A shard finds
-its URLs in these lists, and reads the best capture of each.
+The step `index` lists the captures of each file, whose kind knows how (`formats/archives.py`). A
+shard finds its URLs in these lists, and reads the best capture of each.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.archives import archive_kind_of
 from owt_pipeline.formats.captures import OR_DAMAGED, Broken
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, id_of
 from owt_pipeline.ledger.commit import ShardWriter
@@ -27,7 +28,6 @@ from owt_pipeline.stages.fetch.answers import (
     Origin,
     target_time,
 )
-from owt_pipeline.stages.fetch.archives.kinds import kind_of
 from owt_pipeline.stages.fetch.archives.search import (
     ArchivedRedirect,
     ArchiveQuery,
@@ -80,7 +80,7 @@ def index_archive(
     counts = dict.fromkeys(COUNTS, 0)
     first_problem = ""
     with open_source(path) as file:
-        for capture in kind_of(path).captures(file):
+        for capture in archive_kind_of(path).captures(file):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
                     raise UserError(f"{path}: {capture}; {capture.remedy}{OR_DAMAGED}")
@@ -171,7 +171,7 @@ class Archives:
         path = self.files[file]
         folder, name = folder_of(path)
         content = folder.read_range(name, offset, length)
-        record = kind_of(path).read(content, url, capture.date)
+        record = archive_kind_of(path).read(content, url, capture.date)
         origin = Origin("archive", None, name, offset)
         location = f"at byte {offset} of {name}"
         return read_capture(record, origin, self._options.max_page_bytes, location)
