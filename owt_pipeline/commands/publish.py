@@ -65,9 +65,18 @@ def _flags(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--license",
+        type=str.lower,
         default="other",
         metavar="ID",
         help="licence of the dataset, as an identifier of the Hub (default: other)",
+    )
+    parser.add_argument(
+        "--card",
+        type=os.path.expanduser,
+        default="",
+        metavar="FILE",
+        help="README.md to send in place of the card that is made from the run. Without --yes, the "
+        "command prints that card, so you can save and edit it",
     )
     parser.add_argument(
         "--contact",
@@ -111,11 +120,14 @@ def _publish(arguments: argparse.Namespace) -> int:
             f"{command('owt', 'run', workdir)}, then publish"
         )
     fraction = float(tokens.manifest.options["val_fraction"])
-    configs = ("urls",) if arguments.urls_only else ("corpus", "urls")
+    configs = _configs(corpus, urls_only=arguments.urls_only)
     uploads = plan(corpus, configs, fraction)
-    card = dataset_card(
-        workdir, name, configs, license=arguments.license, contact=arguments.contact
-    )
+    if arguments.card:
+        card = _read_card(arguments.card)
+    else:
+        card = dataset_card(
+            workdir, name, configs, license=arguments.license, contact=arguments.contact
+        )
     content = pluralize(corpus.rows(), "document")
     if arguments.urls_only:
         content = f"{pluralize(corpus.rows(), 'URL')} without texts"
@@ -135,6 +147,31 @@ def _publish(arguments: argparse.Namespace) -> int:
     )
     print(f"published: {arguments.destination}")
     return 0
+
+
+def _configs(corpus: DatasetReader, *, urls_only: bool) -> list[str]:
+    """Return the configurations to publish: `urls` only if a document has a URL.
+
+    Raises UserError if only URLs were asked for and there is none.
+    """
+    has_urls = any(
+        batch["url"].null_count < batch.num_rows for batch in corpus.batches(columns=["url"])
+    )
+    if urls_only and not has_urls:
+        raise UserError(
+            f"{corpus.workdir}/corpus has no URLs, because its texts were imported without them: "
+            "publish it without --urls_only"
+        )
+    configs = [] if urls_only else ["corpus"]
+    return [*configs, "urls"] if has_urls else configs
+
+
+def _read_card(path: str) -> str:
+    """Return a card of the user's own; raise UserError if it cannot be read as text."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--card {path}: {error}") from error
 
 
 def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list[Upload]:
@@ -242,7 +279,8 @@ def dataset_card(
     It describes the sources and the steps, counts the rejects, and explains how to have a document
     removed.
     """
-    datasets = require_run(workdir).datasets
+    root = require_run(workdir)
+    datasets = root.datasets
     manifests = {name: datasets[name] for name in DATASETS if name in datasets}
     schema = DATASETS["corpus"].schema
     card_configs = []
@@ -251,6 +289,7 @@ def dataset_card(
         card_configs.append(Config(config, patterns))
     return published_card(
         manifests,
+        root.generations,
         name,
         card_configs,
         [schema.field(column) for column in _columns(configs[0], schema)],

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from owt_pipeline.formats.provenance import Provenance
 from schemas import Reason
-from schemas.manifest import Counts, Manifest
+from schemas.manifest import Counts, Generation, Manifest
 from schemas.settings import to_toml
 
 LANGUAGE = "language_"
@@ -37,6 +37,7 @@ class Config:
 
 def published_card(
     manifests: Mapping[str, Manifest],
+    generations: Iterable[Generation],
     name: str,
     configs: Sequence[Config],
     columns: Sequence[pa.Field],
@@ -49,6 +50,7 @@ def published_card(
 
     Args:
       manifests: manifests of the run's datasets, in stage order, with `corpus` and `tokens`.
+      generations: the run's generations, which have the sources of its texts.
       name: `OWNER/NAME` at the Hub.
       configs: the configurations that are published, the default first.
       columns: the columns of the first configuration.
@@ -77,18 +79,25 @@ def published_card(
         },
         columns=columns,
         funnel={manifest.stage: manifest.counts for manifest in stages},
-        sources=_sources_of(stages),
+        sources=_text_sources(generations),
         settings={manifest.stage: manifest.options for manifest in manifests.values()},
         contact=contact,
         digest=corpus.digest,
     )
 
 
-def _sources_of(manifests: Iterable[Manifest]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return each source with the name of the stage that read it."""
+def _text_sources(generations: Iterable[Generation]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each source of links, pages or texts, with the name of the stage that read it.
+
+    A manifest also lists what a stage judges by, for example blocked domains, evaluation sets and
+    the model of the extraction. No text of the corpus comes from these.
+    """
     sources: list[tuple[str, Mapping[str, Any]]] = []
-    for manifest in manifests:
-        sources += [(manifest.stage, source) for source in manifest.sources]
+    for generation in generations:
+        read = [(generation.stage, source) for source in generation.links]
+        read += [("fetch", source) for source in generation.pages]
+        # A file can have pages of several generations.
+        sources += [entry for entry in read if entry not in sources]
     return sources
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,36 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
     assert printed.endswith("Nothing was sent: repeat the command with --yes to send it.\n")
     for reason, count in counts.rejected.items():
         assert f"{count} `{reason}`" in printed
+
+
+def test_a_card_of_the_users_own_is_sent_in_place_of_the_made_one(
+    small_run: Path, tmp_path: Path, published: Run
+) -> None:
+    card = tmp_path / "card.md"
+    card.write_text("---\nlicense: mit\n---\n\n# Ours\n")
+    with hub_server() as hub:
+        published(hub, small_run, "--yes", "--card", str(card))
+        assert hub.files[NAME]["README.md"] == card.read_bytes()
+        card.unlink()
+        assert f"--card {card}: " in published(hub, small_run, "--yes", "--card", str(card), code=1)
+
+
+def test_texts_without_urls_have_no_configuration_of_urls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    words = " ".join(f"word{number}" for number in range(40))
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": words}))
+    run_owt("import", run, tmp_path / "texts.jsonl", "--num_shards", 1)
+    run_owt("run", run, "--min_tokens", 1, "--languages", "all", "--workers", 1)
+    assert publish.main([str(run), f"hf://{NAME}", "--license", "MIT"]) == 0
+    printed = capsys.readouterr().out
+    head = yaml.safe_load(printed.split("---")[1])
+    assert [config["config_name"] for config in head["configs"]] == ["corpus"]
+    assert head["license"] == "mit"
+    assert "| `import` | texts.jsonl |" in printed
+    assert publish.main([str(run), f"hf://{NAME}", "--urls_only"]) == 1
+    assert "publish it without --urls_only" in capsys.readouterr().err
 
 
 def test_the_corpus_is_published_and_again_after_a_takedown(
@@ -168,6 +199,7 @@ def test_a_card_names_the_sources_of_the_run(
     manifests["urls"] = msgspec.structs.replace(manifests["urls"], sources=sources)
     text = published_card(
         manifests,
+        root_of(small_run).generations,
         NAME,
         [Config("corpus", {"train": "corpus/train/*.parquet"})],
         list(DATASETS["corpus"].schema),

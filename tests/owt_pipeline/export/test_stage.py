@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ def test_only_documents_under_the_chosen_licences_are_kept(tmp_path: Path) -> No
 
 def card_of(manifests: dict[str, Manifest]) -> str:
     """Return the card of a dataset with these manifests."""
-    return published_card(manifests, "a/b", [], [], [], license="other", contact="")
+    return published_card(manifests, [], "a/b", [], [], [], license="other", contact="")
 
 
 def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
@@ -220,7 +221,11 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
     assert str(small_run.parent) not in text
     settings = tomllib.loads(text.split("```toml\n")[1].split("```")[0])
     assert settings["clean"]["min_tokens"] == 64
-    assert "| `fetch` | demo.warc.gz |" in text
+    sources = text.partition("## Sources")[2].partition("## Settings")[0]
+    assert re.findall(r"^\| `(\w+)` \| (\S+) \|", sources, re.MULTILINE) == [
+        ("collect", "RS_demo.zst"),
+        ("fetch", "demo.warc.gz"),
+    ]
 
 
 def test_a_card_names_reddit_and_languages_only_where_true(small_run: Path) -> None:
