@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from trainer.command_line import run_reporting
-from trainer.config import TrainConfig, parse
+from trainer.config import parse
 from trainer.distributed import launch_on_chips
-from trainer.loop import train
+from trainer.loop import train, train_on_chip
 from trainer.metrics import Diverged
 
 
@@ -18,17 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def parse_and_train() -> None:
         config = parse(arguments)
         if config.device == "xla_host":
-            launch_on_chips(_train_on_chip, config)
+            launch_on_chips(train_on_chip, config)
         else:
             train(config)
 
     return run_reporting("trainer", parse_and_train, Diverged)
-
-
-def _train_on_chip(number: int, config: TrainConfig) -> None:
-    code = run_reporting("trainer", lambda: train(config), Diverged)
-    if code:
-        raise SystemExit(code)
 
 
 if __name__ == "__main__":

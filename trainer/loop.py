@@ -21,6 +21,7 @@ from torch import nn
 from schemas import SettingsError
 from schemas.quantities import pluralize
 from trainer import resuming
+from trainer.command_line import run_reporting
 from trainer.config import TrainConfig
 from trainer.data.corpora import open_corpora
 from trainer.data.loader import DocumentBlocks, Loader
@@ -78,6 +79,16 @@ def train(
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
         # A frame of its own, whose end frees DDP before the group ends.
         return _train(config, model, sampler, on_step, ranks, stop)
+
+
+def train_on_chip(number: int, config: TrainConfig) -> None:
+    """Train as one of the processes of a TPU host; exit with a code if the training fails.
+
+    It is not in `__main__`, because a spawned process cannot import a function from there.
+    """
+    code = run_reporting("trainer", lambda: train(config), Diverged)
+    if code:
+        raise SystemExit(code)
 
 
 def _train(
