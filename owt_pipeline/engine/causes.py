@@ -18,7 +18,7 @@ from schemas.quantities import pluralize
 # The parts in the order in which they are compared. Other parts are inputs: they come before the
 # shard's history, because a changed input has often more to say than a takedown.
 _FIRST_PARTS = ("code", "options", "external", "sources")
-_LAST_PARTS = ("rounds", "takedowns")
+_LAST_PARTS = ("rounds", "takedowns", "takedowns or limits")
 
 # A message names at most this many sources and causes.
 _MAX_NAMES = 3
@@ -54,8 +54,8 @@ class Cause:
             return f"{self.subject} changed"
         if self.part == "rounds":
             return f"failed or lost pages are requested again (round {self.now}, was {self.was})"
-        if self.part == "takedowns":
-            return "takedowns changed"
+        if self.part.startswith("takedowns"):
+            return f"{self.part} changed"
         return f"{self.part}/ {'changed' if self.now else 'changes'}"
 
 

@@ -7,7 +7,7 @@ It covers the shard's place in its generation, and these parts, of which records
     external    digests of models, tokenizers, the user's code, evaluation sets
     sources     the sources of the shard's generation
     DATASET     the digests of the files of an input that the shard reads
-    rounds, takedowns   the shard's history (`Stage.history`)
+    rounds, takedowns, takedowns or limits: the shard's history (`Stage.history`)
 
 Paths, workers and versions of libraries are not part of it.
 """

@@ -79,6 +79,7 @@ class Report(Stage):
     output = "report"
     options = Options
     version = 16
+    history = "takedowns or limits"
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --sample_documents 50"
