@@ -176,13 +176,16 @@ def _missing_files(
 def _foreign_files(workdir: Storage, dataset: str, files: Sequence[ShardFile]) -> Iterator[str]:
     """Yield a problem for each file in a dataset's folder that no run has written.
 
-    A program that reads the folder takes its rows for the dataset's. Files of an interrupted run
-    have names of a shard, and names that begin with a dot or an underscore are not read.
+    A program that reads the folder takes its rows for the dataset's. It does not read folders below
+    it that the dataset does not have, nor names that begin with a dot or an underscore. Files of an
+    interrupted run have names of a shard.
     """
     names = {file.path for file in files}
+    folders = {dataset, *(name.rpartition("/")[0] for name in names)}
     for entry in workdir.walk(f"{dataset}/"):
-        is_hidden = entry.name.rpartition("/")[2].startswith((".", "_"))
-        if entry.name not in names and not is_hidden and not _SHARD_NAME.fullmatch(entry.name):
+        folder, _, name = entry.name.rpartition("/")
+        is_read = folder in folders and not name.startswith((".", "_"))
+        if entry.name not in names and is_read and not _SHARD_NAME.fullmatch(entry.name):
             yield (
                 f"{workdir.path(entry.name)} does not belong to {dataset}/, although programs that "
                 "read the folder read it: move it to another folder"

@@ -36,6 +36,7 @@ FORMS = [
     "scale small",
     "scale requests",
     "scale shards --shards 8",
+    "takedowns --documents 50 --takedowns 10",
     "tokens --megabytes 1 --rounds 1 --tokens 200000 --seconds 0.1",
     "train characters",
     "train rate --presets tiny --dtypes float32 --steps 1 --windows 1",
@@ -107,4 +108,5 @@ def test_every_benchmark_command_in_the_docs_runs() -> None:
             for flag in re.findall(r"--\w+", words):
                 assert f'"{flag}"' in text, f"{page.name}: benchmarks/{script}.py has no {flag}"
     assert len(commands) > 12
-    assert commands <= {name_of(form) for form in FORMS}
+    # The page on filters runs `compare` on models that it trains: tests/docs.
+    assert commands - {"compare"} <= {name_of(form) for form in FORMS}
