@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
+from owt_pipeline.commands.card import Config, published_card
 from owt_pipeline.errors import UsageError, UserError, command
 from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
-from owt_pipeline.stages.export.card import Config, published_card
 from owt_pipeline.stages.export.corpus import applied_takedowns
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import mention_running

@@ -23,12 +23,14 @@ from owt_pipeline.ledger.dataset import (
     replace_columns,
 )
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.stages.export.card import LANGUAGE
 from owt_pipeline.stages.export.forgotten_texts import ForgottenTexts
 from owt_pipeline.stages.export.options import Options
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS, Reason
 from schemas.manifest import Manifest, ShardRecord
+
+LANGUAGE = "language_"
+"""Prefix of the per-language document counts in `stats`."""
 
 
 def export_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:

@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from owt_pipeline.commands import publish, verify
+from owt_pipeline.commands.card import Config, published_card
 from owt_pipeline.formats.takedowns import Takedown, write_takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.export.card import Config, published_card
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import publish_rows
@@ -197,9 +197,10 @@ def test_a_card_names_the_sources_of_the_run(
     manifests = {name: datasets[name] for name in DATASETS if name in datasets}
     sources = [{"kind": kind, "name": f"{kind}-file", "bytes": 1} for kind in kinds]
     manifests["urls"] = msgspec.structs.replace(manifests["urls"], sources=sources)
+    generation = root_of(small_run).generations[0]
     text = published_card(
         manifests,
-        root_of(small_run).generations,
+        [msgspec.structs.replace(generation, sources=sources)],
         NAME,
         [Config("corpus", {"train": "corpus/train/*.parquet"})],
         list(DATASETS["corpus"].schema),

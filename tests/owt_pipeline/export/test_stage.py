@@ -17,12 +17,12 @@ import pytest
 import tomllib
 from msgspec.structs import replace
 
+from owt_pipeline.commands.card import published_card
 from owt_pipeline.commands.publish import dataset_card
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_manifest
-from owt_pipeline.stages.export.card import published_card
 from owt_pipeline.stages.export.options import Options
 from owt_pipeline.stages.export.stage import STAGE
 from owt_pipeline.storage.folder import Storage

@@ -363,7 +363,7 @@ def test_damaged_text_is_imported_again_in_its_place(small_config: Path, tmp_pat
     assert f"{path}" in ask_owt("verify", run, "--repair", code=1)
     assert not path.exists()
     output = ask_owt("run", run, small_config, "--min_tokens", 1, "--until", "clean", code=1)
-    assert f"run `owt import {run}` with the same files to rebuild it" in output
+    assert f"run `owt import {run} {small_config}` with the same files to rebuild it" in output
     assert not (run / "ledger/urls").exists()
     ask_owt(*command)
     assert snapshot(run) == files_before

@@ -10,12 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from owt_pipeline.formats.provenance import Provenance
+from owt_pipeline.stages.export.corpus import LANGUAGE
 from schemas import Reason
 from schemas.manifest import Counts, Generation, Manifest
 from schemas.settings import to_toml
-
-LANGUAGE = "language_"
-"""Prefix of the per-language document counts in `stats`."""
 
 # The Hub's size categories: a dataset has fewer documents than the number.
 _SIZES = (
@@ -127,7 +125,7 @@ def _render(
     clean = settings.get("clean", {})
     if clean:
         settings = {**settings, "clean": _applied(clean)}
-    template = (files("owt_pipeline.stages.export") / "card.md").read_text(encoding="utf-8")
+    template = (files("owt_pipeline.commands") / "card.md").read_text(encoding="utf-8")
     return environment.from_string(template).render(
         counts=counts,
         stats=stats,
