@@ -366,7 +366,7 @@ def test_a_pipe_gets_lines_with_times_and_no_control_codes(
     table = process.stdout.splitlines()
     assert table[0].split() == ["stage", "in", "out", "seconds", "rejected"]
     assert [line.split()[0] for line in table[1:3]] == ["collect", "fetch"]
-    assert table[-1] == f"next:   owt run {tmp_path / 'run'} --until extract"
+    assert table[-1] == f"next:   owt run {tmp_path / 'run'} {small_config} --until extract"
 
 
 def test_quiet_prints_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
