@@ -287,9 +287,12 @@ def dataset_card(
     for config in configs:
         patterns = {split: f"{config}/{split}/*.parquet" for split in SPLITS}
         card_configs.append(Config(config, patterns))
+    # A generation that is being added has no documents in the corpus yet.
+    num_shards = manifests["corpus"].num_shards
+    generations = [each for each in root.generations if each.shard_numbers.stop <= num_shards]
     return published_card(
         manifests,
-        root.generations,
+        generations,
         name,
         card_configs,
         [schema.field(column) for column in _columns(configs[0], schema)],

@@ -84,6 +84,21 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
         assert f"{count} `{reason}`" in printed
 
 
+def test_a_corpus_is_published_while_a_month_is_half_added(
+    small_config: Path, small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    (tmp_path / "more.txt").write_text("https://new.demo.test/\n")
+    sources = ("--links", tmp_path / "more.txt", "--until", "collect", "--workers", 1)
+    run_owt("run", run, small_config, "--add", *sources)
+    assert publish.main([str(run), f"hf://{NAME}"]) == 0
+    printed = capsys.readouterr().out
+    num_documents = manifest_of(small_run, "corpus").counts.left
+    assert printed.startswith(f"{num_documents:,} documents in ")
+    assert "RS_demo.zst" in printed
+    assert "more.txt" not in printed.partition("## Sources")[2].partition("## Settings")[0]
+
+
 def test_a_card_of_the_users_own_is_sent_in_place_of_the_made_one(
     small_run: Path, tmp_path: Path, published: Run
 ) -> None:
