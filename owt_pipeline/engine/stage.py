@@ -237,11 +237,7 @@ class Step:
     max_concurrent: int | Callable[[StageRun], int] = 0
 
 
-# The fields' names in the file, which the sweep of any version reads.
-_NAME_IN_PLAN_FILE = {"pending": "make", "lost": "gone", "num_settled": "settled"}
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=_NAME_IN_PLAN_FILE):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `ledger/STAGE/work/WORK/plan-DIGEST.json`: the shards that a stage makes.
 
     Every process that makes its parts or publishes its output opens the same `StageRun` from it.

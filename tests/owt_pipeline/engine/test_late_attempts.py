@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.engine import stage_work
+from owt_pipeline.engine import parts
 from owt_pipeline.engine.generations import record_generations
-from owt_pipeline.engine.parts import Work
+from owt_pipeline.engine.parts import Work, open_run, plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, Summary
-from owt_pipeline.engine.stage_work import open_run, plan_stage
 from owt_pipeline.errors import LedgerError, RunSuperseded
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -121,7 +120,7 @@ def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
 
 def forget(attempt_one: Attempt) -> None:
     """Forget the plan that this process has read, as another process does not know it."""
-    stage_work._opened = None
+    parts._opened = None
 
 
 def work_late(attempt_one: Attempt) -> None:
@@ -236,7 +235,7 @@ def test_a_run_that_lost_replaces_nothing_and_no_asset(workdir: Storage, text: s
     second.work()
     manifest = second.publish()
     for _ in range(2):
-        stage_work._opened = None
+        parts._opened = None
         with pytest.raises(RunSuperseded):
             first.publish()
     check(workdir, manifest, text)
@@ -288,7 +287,7 @@ def test_threads_that_open_different_work_get_their_own(
     runs = [attempt(workdir, text).run for text in "ab"]
     wrong: list[str] = []
     opened = {run.name: run for run in runs}
-    monkeypatch.setattr(stage_work, "_open_run", lambda stage, options, runtime, name: opened[name])
+    monkeypatch.setattr(parts, "_open_run", lambda stage, options, runtime, name: opened[name])
 
     def open_often(run: StageRun) -> None:
         for _ in range(20_000):
@@ -304,5 +303,5 @@ def test_threads_that_open_different_work_get_their_own(
     for thread in threads:
         thread.join()
     sys.setswitchinterval(interval)
-    stage_work._opened = None
+    parts._opened = None
     assert wrong == []
