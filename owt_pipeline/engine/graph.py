@@ -173,8 +173,7 @@ def build(
         handle = start(pipeline, runtime, stages, version)
         for number, (stage, options) in enumerate(stages):
             handle |= RunStage(stage, options, runtime, stages[number + 1 :])
-        made = [stage for stage, _ in stages]
-        return handle | "End" >> beam.Map(_end, runtime, made).with_output_types(Handle)
+        return handle | "End" >> beam.Map(_end, runtime).with_output_types(Handle)
 
 
 def _plan(
@@ -297,12 +296,12 @@ def _count_rows(manifest: Manifest) -> None:
         Metrics.counter(manifest.stage, f"rejected_{reason}").inc(count)
 
 
-def _end(handle: Handle, runtime: Runtime, stages: Sequence[Stage]) -> Handle:
+def _end(handle: Handle, runtime: Runtime) -> Handle:
     """Sweep the run's folder and release the lock."""
     if handle.is_superseded:
         return handle
     with _reported(runtime, "end"):
-        end_run(runtime, handle.since, stages)
+        end_run(runtime, handle.since)
         return handle
     return _superseded(handle)
 

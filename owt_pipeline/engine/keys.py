@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from owt_pipeline.engine.sources import key_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Stage
 from schemas.manifest import Manifest, Root, ShardRecord
 from schemas.quantities import pluralize

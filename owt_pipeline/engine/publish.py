@@ -8,7 +8,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from owt_pipeline.engine.keys import sources_of
@@ -199,22 +199,16 @@ def _list_versions(record: ShardRecord) -> str:
     return ", ".join(f"{name} {version}" for name, version in record.versions.items())
 
 
-def end_run(runtime: Runtime, since: float, stages: Iterable[Stage] = ()) -> None:
+def end_run(runtime: Runtime, since: float) -> None:
     """Remove the files that nothing needs from the run's folder, and release the lock.
 
     Without the lock, nothing is done: an earlier attempt at the end has released it, or another run
-    has it.
-
-    Args:
-      runtime: how and where the run took place.
-      since: when it took the lock, in seconds since 1970 by the clock of the storage.
-      stages: the stages that it has made.
+    has it. `since` is when the run took the lock, in seconds since 1970 by the storage's clock.
     """
     workdir = runtime.workdir
     if runtime.lock and not is_held(workdir, runtime.run):
         return
-    swept = None if runtime.is_complete else {stage.name for stage in stages}
-    sweep(workdir, runtime.run, since, swept)
+    sweep(workdir, runtime.run, since, runtime.stages)
     workdir.remove_dead_spools()
     workdir.tidy(LEDGER)
     release(workdir, runtime.run)

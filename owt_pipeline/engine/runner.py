@@ -78,9 +78,10 @@ def run_stages(
     stage starts. Raises UserError for errors that the user can fix. If the options are wrong, it is
     raised before anything is written. Raises WorkerError for a bug.
     """
-    runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
     root, _ = read_root(runtime.workdir)
     stages = without_imported(stages, runtime.workdir, root)
+    names = tuple(stage.name for stage, _ in stages)
+    runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex, stages=names)
     is_on_cluster = runs_on_cluster(runtime.beam_flags)
     if is_on_cluster:
         # Workers start in another folder, and read the sources as they are recorded here.
@@ -99,7 +100,7 @@ def run_stages(
     with _holding(runtime, cluster, is_detached=is_detached) as since:
         root, version = record_generations(stages, runtime)
         plans = plan_stages(stages, runtime.workdir, root)
-        progress.name_stages([stage.name for stage, _ in stages])
+        progress.name_stages(names)
         begun()
         results = _finished_results(plans)
         for result in results:

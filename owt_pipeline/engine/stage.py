@@ -388,8 +388,7 @@ class Runtime:
       versions: on a cluster, the versions of everything that shapes bytes, in the process that
         started the run.
       add: whether new sources become a generation. If not, they are an error.
-      is_complete: whether the run has all stages, so that its end removes what interrupted runs by
-        other options have finished.
+      stages: names of the stages of the run, whose out-of-date files its end removes.
     """
 
     workdir: Storage
@@ -400,7 +399,7 @@ class Runtime:
     host: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     add: bool = False
-    is_complete: bool = False
+    stages: tuple[str, ...] = ()
 
     @property
     def lock(self) -> bool:

@@ -5,9 +5,9 @@
 3. List again, and remove the files that neither the root nor a remaining record names.
 
 Only records and files that are older than the run, or from the future, are removed: a run that took
-over may have written others by now. Only stages that the run has made are swept, so that a takedown
-between a killed stage and its continuation leaves the finished shards of the killed stage. A run of
-all stages sweeps all of them, because a reader of a dataset's folder must find each shard once.
+over may have written others by now. Only the run's own stages are swept, so that a takedown between
+a killed stage and its continuation leaves the finished shards of the killed stage. After a run of
+all stages, a reader of a dataset's folder finds each shard once.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def work_name(keys: Sequence[str], num_settled: int) -> str:
     return f"{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}-{num_settled}"
 
 
-def sweep(workdir: Storage, run: str, since: float, stages: Collection[str] | None = None) -> None:
+def sweep(workdir: Storage, run: str, since: float, stages: Collection[str]) -> None:
     """Remove the files that no finished dataset needs.
 
     Args:
       workdir: the run's folder.
       run: id of the run that has ended.
       since: when it began, in seconds since 1970 by the clock of the storage.
-      stages: the stages whose files are removed; None for all.
+      stages: names of the stages whose files are removed.
     """
     root, version = read_root(workdir)
     if version is None:
@@ -107,7 +107,7 @@ class _Sweeping:
       named: paths of the files that are published, or that a remaining record names.
     """
 
-    def __init__(self, stages: Collection[str] | None):
+    def __init__(self, stages: Collection[str]):
         self.named: set[str] = set()
         self._stages = stages
         self._published_keys: dict[str, set[str]] = {}
@@ -121,7 +121,7 @@ class _Sweeping:
         """Add a published dataset: the keys of its shards, and the paths of its files."""
         self.named.update(paths)
         self._stage_by_folder[dataset] = stage
-        if self._stages is None or stage in self._stages:
+        if stage in self._stages:
             self._published_keys[stage] = {key[:16] for key in keys}
             self._done_work.add((stage, work_name(keys, 0).partition("-")[0]))
 

@@ -51,8 +51,7 @@ def without_runner() -> Iterator[None]:
             plan_with_later = functools.partial(plan_stage, later=stages[number + 1 :])
             with mock.patch.object(runner, "plan_stage", plan_with_later):
                 runner.make_here(stage, options, runtime)
-        made = [stage for stage, _ in stages]
-        publish.end_run(runtime, lock.take(runtime.workdir, runtime.run), made)
+        publish.end_run(runtime, lock.take(runtime.workdir, runtime.run))
 
     runner._run_locally = run_here
     try:

@@ -21,7 +21,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from owt_pipeline.engine.sources import PAGES_FLAG
+from owt_pipeline.engine.generations import PAGES_FLAG
 from owt_pipeline.engine.stage import (
     SHARDS,
     Recorded,

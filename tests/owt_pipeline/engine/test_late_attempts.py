@@ -102,7 +102,7 @@ def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
     assert reader.manifest == manifest
     assert reader.table(columns=["text"])["text"].to_pylist() == [text] * PARTS
     assert workdir.read("ledger/documents/notes.txt") == text.encode()
-    sweep(workdir, "checking", LATER)
+    sweep(workdir, "checking", LATER, {"extract"})
     named = {file.path for file in reader.table_of_files.files}
     records = {name for name in workdir.names() if name.startswith("ledger/extract/records/")}
     assert len(records) == PARTS
@@ -141,7 +141,7 @@ def plan_late(attempt_one: Attempt) -> None:
 
 def sweep_up(attempt_one: Attempt) -> None:
     """Sweep the run, which removes its plan."""
-    sweep(attempt_one.run.workdir, "one", LATER)
+    sweep(attempt_one.run.workdir, "one", LATER, {"extract"})
 
 
 LATE_EVENTS: dict[str, list[Callable[[Attempt], None]]] = {
@@ -259,7 +259,7 @@ def test_two_runs_in_each_others_sweep_lose_nothing(workdir: Storage) -> None:
         two.work(range(PARTS // 2))
         published = one.publish()
         # A run that is older than all files may remove none.
-        sweep(workdir, f"one{number}", 0.0)
+        sweep(workdir, f"one{number}", 0.0, {"extract"})
         two.work()
         with pytest.raises(RunSuperseded):
             two.publish()
@@ -275,7 +275,7 @@ def test_a_swept_root_has_a_new_version(workdir: Storage) -> None:
     other = attempt(workdir, "b", "two")
     other.work([0])
     version_before = read_root(workdir)[1]
-    sweep(workdir, "one", LATER)
+    sweep(workdir, "one", LATER, {"extract"})
     assert read_root(workdir)[1] != version_before, (
         "so that no run publishes with files that were swept"
     )
