@@ -228,7 +228,7 @@ def our_characters(
     subprocess.run(command, check=True, cwd=REPOSITORY)
     seconds = time.perf_counter() - start
     # There are fewer windows than this: all of them are taken.
-    tool = [sys.executable, "-m", "trainer.tools.evaluate", scratch / "run"]
+    tool = [sys.executable, "-m", "trainer.evaluate", scratch / "run"]
     options = flags_of(data=folder, windows=len(val))
     figures = subprocess.check_output([*tool, *options], cwd=REPOSITORY)
     return json.loads(figures)["val_loss"], seconds

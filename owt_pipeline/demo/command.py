@@ -176,7 +176,7 @@ def train(data: Path, out: Path) -> int:
     # An earlier demo may have left a model there.
     shutil.rmtree(out, ignore_errors=True)
     training = ["trainer", "--data", str(data), "--out", str(out), *TRAINING]
-    sampling = ["trainer.tools.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
+    sampling = ["trainer.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     for words in (training, sampling):
         _say(shlex.join(["python", "-m", *words]))
         finished = subprocess.run([sys.executable, "-m", *words], check=False)

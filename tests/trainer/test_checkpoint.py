@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, WriteTokens, records_of
-from trainer import checkpoint, optim
+from trainer import checkpoint, export, optim
 from trainer.checkpoint import CheckpointError, resolve
 from trainer.config import TrainConfig
 from trainer.data import documents
@@ -30,7 +30,6 @@ from trainer.data.shards import open_dataset
 from trainer.loop import Diverged, train
 from trainer.model import ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.tools import export
 
 
 def run_of(config: TrainConfig) -> Path:

@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.conftest import Capture, generate, records_of, small_config
+from trainer import evaluate, export, sample
 from trainer.data.text import Tokenizer
-from trainer.loop import train
-from trainer.model import GPT, ModelConfig
-from trainer.pretrained import load_pretrained
-from trainer.tools import evaluate, export, sample
-from trainer.tools.evaluate import (
+from trainer.evaluate import (
     detokenize,
     published_words,
     score_documents,
     score_text,
     text_windows,
 )
+from trainer.loop import train
+from trainer.model import GPT, ModelConfig
+from trainer.pretrained import load_pretrained
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -156,9 +156,7 @@ def test_evaluate_gives_trainings_validation_loss_on_two_ranks(
     ]
     capsys.readouterr()
     assert evaluate.main([str(run), "--data", str(text_tokens), *flags]) == 0
-    ranks = trainer.run(
-        run, "--data", text_tokens, *flags, ranks=2, module="trainer.tools.evaluate"
-    )
+    ranks = trainer.run(run, "--data", text_tokens, *flags, ranks=2, module="trainer.evaluate")
     for result in map(json.loads, (capsys.readouterr().out, ranks.stdout)):
         assert result["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
         assert 1 < result["perplexity"] < 400

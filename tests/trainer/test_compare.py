@@ -15,9 +15,9 @@ import torch
 from benchmarks import compare
 from benchmarks.compare import Score, difference, read_documents, table
 from trainer.data.text import Tokenizer
+from trainer.evaluate import score_documents, text_windows
 from trainer.loop import train
 from trainer.model import GPT, ModelConfig
-from trainer.tools.evaluate import score_documents, text_windows
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 

@@ -18,11 +18,10 @@ from tests.trainer.conftest import (
     sampler_of,
     write_token_dataset,
 )
-from trainer import checkpoint
+from trainer import checkpoint, evaluate
 from trainer.__main__ import main
 from trainer.data.corpora import open_corpora
 from trainer.data.shards import ShardError
-from trainer.tools import evaluate
 
 CONTEXT = 16
 

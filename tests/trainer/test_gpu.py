@@ -14,16 +14,16 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer.conftest import flags_of, records_of, sampler_of
+from trainer import evaluate, sample
 from trainer.checkpoint import Record, Saver
 from trainer.config import TrainConfig
 from trainer.data.corpora import open_corpora
 from trainer.data.loader import DocumentBlocks, Loader, block_mask
+from trainer.evaluate import EvaluateOptions
 from trainer.loop import train
 from trainer.model import GPT, ModelConfig
 from trainer.optim import load_training, training_state
-from trainer.tools import evaluate, sample
-from trainer.tools.evaluate import EvaluateOptions
-from trainer.tools.sample import SampleOptions
+from trainer.sample import SampleOptions
 
 pytestmark = pytest.mark.gpu
 

@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 
 from tests.servers.hub import environment_of, hub_server
 from tests.trainer.conftest import REPOSITORY, Capture
+from trainer import evaluate, export
 from trainer.data.text import Tokenizer
 from trainer.huggingface import end_of_text, load_huggingface, save_huggingface
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.tools import evaluate, export
 
 transformers = pytest.importorskip("transformers", reason="the extra hf: pip install transformers")
 TRUNCATION = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}

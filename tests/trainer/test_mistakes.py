@@ -20,14 +20,13 @@ import torch
 from schemas import SettingsError
 from schemas.settings import ExitCode
 from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
-from trainer import checkpoint
+from trainer import checkpoint, evaluate, export, sample
 from trainer.__main__ import main
 from trainer.config import TrainConfig, parse
 from trainer.data import export_tokens
 from trainer.data.shards import open_dataset
 from trainer.loop import train
 from trainer.model import GPT
-from trainer.tools import evaluate, export, sample
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -240,7 +239,7 @@ def test_a_lack_of_memory_is_one_line(
     (Path(config.out) / "text").write_text("some text")
     assert evaluate.main([config.out, "--text", str(Path(config.out) / "text")]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].startswith("trainer.tools.evaluate: out of memory (")
+    assert lines[-1].startswith("trainer.evaluate: out of memory (")
 
 
 def test_an_abbreviated_flag_is_refused(capsys: Capture) -> None:
@@ -325,10 +324,10 @@ def test_a_reader_that_ends_and_ctrl_c_leave_no_traceback(
     def interrupt(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainer.tools.sample.SampleOptions.load", interrupt)
+    monkeypatch.setattr("trainer.sample.SampleOptions.load", interrupt)
     capsys.readouterr()
     assert sample.main([config.out]) == ExitCode.INTERRUPTED
-    assert capsys.readouterr().err == "trainer.tools.sample: interrupted\n"
+    assert capsys.readouterr().err == "trainer.sample: interrupted\n"
 
 
 def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
@@ -347,8 +346,7 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
         assert export.main([str(run), str(folder)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert (
-            line
-            == f"trainer.tools.export: {folder} exists and is not an empty folder; give another one"
+            line == f"trainer.export: {folder} exists and is not an empty folder; give another one"
         )
     for command, source in ((export_tokens, config.data[0]), (export, str(run))):
         assert command.main([source, "s3://bucket/x"]) == 2
@@ -356,7 +354,7 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
     assert contents(tmp_path) == contents_before
 
 
-@pytest.mark.parametrize("module", ["trainer", "trainer.tools.sample"])
+@pytest.mark.parametrize("module", ["trainer", "trainer.sample"])
 def test_without_torch_a_command_names_its_installation(module: str, tmp_path: Path) -> None:
     shutil.copytree(
         REPOSITORY / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__")

@@ -25,7 +25,7 @@ from benchmarks import compare
 from schemas import SettingsError
 from tests.conftest import REPOSITORY
 from tests.trainer.conftest import Capture, WriteTokens, records_of
-from trainer import checkpoint, signing
+from trainer import checkpoint, evaluate, export, signing
 from trainer.checkpoint import CheckpointError, Record, sha256_of
 from trainer.config import TrainConfig, parse
 from trainer.data import documents
@@ -36,7 +36,6 @@ from trainer.loop import Diverged, train
 from trainer.model import GPT, ModelConfig, preset
 from trainer.pretrained import load_pretrained
 from trainer.signing import SignatureError
-from trainer.tools import evaluate, export
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -10,12 +10,11 @@ import pytest
 
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, small_config
-from trainer import checkpoint
+from trainer import checkpoint, evaluate, export, sample
 from trainer.config import TrainConfig
 from trainer.loop import train
 from trainer.pretrained import resolve
 from trainer.signing import SIGNATURE, SignatureError, signer_of, verifier_of
-from trainer.tools import evaluate, export, sample
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")
 

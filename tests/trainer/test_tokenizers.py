@@ -16,9 +16,9 @@ from benchmarks import compare
 from tests.trainer.conftest import Capture
 from trainer.data.loader import DocumentBlocks
 from trainer.data.text import Tokenizer
+from trainer.evaluate import score_text
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained
-from trainer.tools.evaluate import score_text
 
 
 def test_text_that_looks_like_a_special_token_stays_text(tokenizer_file: Path) -> None:

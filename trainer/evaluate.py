@@ -224,7 +224,7 @@ def detokenize(text: str) -> str:
 
 @dataclass(frozen=True)
 class EvaluateOptions(ModelOptions):
-    """Settings of `trainer.tools.evaluate`."""
+    """Settings of `trainer.evaluate`."""
 
     data: tuple[str, ...] = option(
         (), "token shards: the validation loss over their val split", metavar="DIR", is_path=True
@@ -304,7 +304,7 @@ def print_figures(model: str, options: EvaluateOptions) -> None:
 
 main = partial(
     run_command,
-    "trainer.tools.evaluate",
+    "trainer.evaluate",
     __doc__,
     {"model": MODELS},
     EvaluateOptions,
