@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -25,14 +26,14 @@ from trainer.command_line import run_reporting
 from trainer.config import TrainConfig
 from trainer.data.corpora import open_corpora
 from trainer.data.loader import DocumentBlocks, Loader
-from trainer.data.samplers import Sampler, mix64
+from trainer.data.samplers import Sampler
 from trainer.device import compute_dtype, default_micro_batch, use_fastest_attention
 from trainer.distributed import Ranks, StopSignals, averaging_when, wrap_ddp
 from trainer.failures import end_stopped, explain_failures
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
 from trainer.optim import load_training, training_state
-from trainer.validation import count_bytes, val_figures, validation_loss, validation_set
+from trainer.validation import score_windows, validation_set
 
 LOG_EVERY = 10  # steps between progress lines; every step is recorded
 
@@ -145,9 +146,7 @@ class _Run:
             resuming.check_same_run(path, parent, self.config, model, self.corpora, self.say)
         tokenizer = self.corpora.tokenizer
         context = self.config.model_config(tokenizer.vocab_size).context
-        # Windows; none if val_every is 0.
         self.validation = validation_set(self.corpora, context, self.config, self.say)
-        self.val_bytes = count_bytes(self.validation, tokenizer) if ranks.is_main else 0
         self.blocks = DocumentBlocks(tokenizer.eot, self.config.document_mask)
 
         self._make_model(model, path)
@@ -249,7 +248,7 @@ class _Run:
         """Validate the model if its run ended between a checkpoint and its validation's end."""
         # Rank 0 has the records of the steps.
         is_owed = self.ranks.is_main and resuming.owes_validation(self.config, self.start)
-        is_owed = self.ranks.any(is_owed) and len(self.validation) > 0
+        is_owed = self.ranks.any(is_owed) and len(self.validation.windows) > 0
         if self.start >= self.config.max_steps:
             self.say(
                 f"nothing to do{' but a validation' if is_owed else ''}: {self.config.out} is at "
@@ -270,7 +269,8 @@ class _Run:
         ranks = self.ranks
         if config.dropout:
             # The masks follow from (seed, step, rank), so that no generator has to be saved.
-            torch.manual_seed(mix64(config.seed ^ mix64(self.step ^ mix64(ranks.rank))))
+            key = np.random.SeedSequence([config.seed, self.step, ranks.rank])
+            torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
         loss = torch.zeros((), device=ranks.device)
         for micro_step in range(loader.accumulation):
             # A step may take minutes, and a container may be killed ten seconds after a signal.
@@ -306,7 +306,7 @@ class _Run:
         is_last = self.is_stopped or self.step == self.config.max_steps
         is_save_due = self.step > self.saved_step and self._is_due(self.config.save_every, is_last)
         # Not after a signal: the same command first makes the validation.
-        can_validate = len(self.validation) > 0 and not self.is_stopped
+        can_validate = len(self.validation.windows) > 0 and not self.is_stopped
         is_validation_due = can_validate and self._is_due(self.config.val_every, is_last)
         is_due = is_save_due or is_validation_due or self._is_due(LOG_EVERY, is_first or is_last)
         if not (is_due or on_step):
@@ -354,9 +354,9 @@ class _Run:
         If a signal ends the validation, the run is saved, and the result is None. The same command
         first makes the validation.
         """
-        val_loss = validation_loss(
+        nats = score_windows(
             self.model,
-            self.validation,
+            self.validation.windows,
             self.ranks,
             self.blocks,
             self.loader.micro_batch,
@@ -367,11 +367,12 @@ class _Run:
             self._save()
             self._finish_saving()
             return None
-        if not math.isfinite(val_loss):
-            raise Diverged(f"step {self.step}: validation loss {val_loss:.4g}", self.step)
-        self.val_loss = val_loss
-        self.log.amend(**val_figures(val_loss, self.validation, self.val_bytes))
-        return val_loss
+        figures = self.validation.figures(nats)
+        self.val_loss = figures["val_loss"]
+        if not math.isfinite(self.val_loss):
+            raise Diverged(f"step {self.step}: validation loss {self.val_loss:.4g}", self.step)
+        self.log.amend(**figures)
+        return self.val_loss
 
     def _finish_saving(self) -> None:
         """Wait for the checkpoint, and note it in the step's record."""

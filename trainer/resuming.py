@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 
 from schemas import SettingsError
 from trainer.checkpoint import (
-    METRICS,
     WEIGHTS,
     CheckpointError,
     Record,
@@ -80,16 +79,7 @@ def _newest_checkpoint(out: Path, say: Say, verify_key: str | None) -> tuple[Pat
     if verify_key:
         hint = f"with verify_key, no earlier one is taken in its place; {hint}"
     checkpoint = latest(out, say, hint, is_strict=bool(verify_key))
-    if checkpoint is None:
-        folder = out / "checkpoints"
-        has_saved = any(record.get("saved") for record in read_metrics(out))
-        # A part is left where the first save was interrupted.
-        was_interrupted = any(folder.glob(".step-*.part"))
-        if has_saved and not was_interrupted:
-            raise CheckpointError(
-                f"{folder} has no checkpoint, but the run of {out / METRICS} has saved some; {hint}"
-            )
-    elif verify_key:
+    if checkpoint and verify_key:
         verifier_of(verify_key)(checkpoint[0])
     return checkpoint
 

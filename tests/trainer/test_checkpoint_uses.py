@@ -16,15 +16,15 @@ from tests.trainer.conftest import Capture, generate, records_of, small_config
 from trainer import evaluate, export, sample
 from trainer.data.text import Tokenizer
 from trainer.evaluate import (
+    describe_score,
     detokenize,
     published_words,
-    score_documents,
-    score_text,
-    text_windows,
+    score_texts,
 )
 from trainer.loop import train
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
+from trainer.validation import text_windows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -116,11 +116,11 @@ def test_text_windows_predict_each_token_once_with_context(
 ) -> None:
     stride = min(stride, context)
     predicted = []
-    for inputs, targets in text_windows(list(range(n + 1)), context, stride):
-        assert len(inputs) <= context
-        assert inputs[-1] + 1 == targets[-1]
+    for ids, num_targets in text_windows(range(n + 1), context, stride):
+        assert len(ids) <= context + 1
+        targets = ids[-num_targets:].tolist()
         predicted += targets
-        assert len(inputs) - len(targets) == min(context - stride, targets[0] - 1)
+        assert len(ids) - 1 - num_targets == min(context - stride, targets[0] - 1)
     assert predicted == list(range(1, n + 1))
 
 
@@ -133,8 +133,9 @@ def test_perplexities_are_of_a_texts_tokens_words_and_bytes(
     model = GPT(ModelConfig(vocab_size=400, context=8, n_layer=1, n_head=1, width=8)).eval()
     ids = tokenizer.encode(text)
     for stride in (0, 1):
-        nats = float(score_documents(model, [ids], 399, stride=stride))
-        report = score_text(model, tokenizer, text, 399, stride=stride)
+        (score,) = score_texts(model, tokenizer, [text], 399, stride=stride)
+        nats = score.nats
+        report = describe_score(score, text)
         assert report["loss"] == pytest.approx(nats / len(ids))
         assert report["perplexity"] == pytest.approx(math.exp(nats / len(ids)))
         assert report["word_perplexity"] == pytest.approx(math.exp(nats / 4))

@@ -89,10 +89,14 @@ def test_training_validates_on_evenly_spaced_windows_of_a_text(
     tokenizer = open_dataset(text_tokens).tokenizer
     path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
     ids = [399, *Tokenizer(tokenizer.path).encode(path.read_text())]
-    every = windows_of_text(str(path), tokenizer, 32, 64).tolist()
+    every = [window.ids.tolist() for window in windows_of_text(str(path), tokenizer, 32, 64)]
     assert every == [ids[k : k + 33] for k in range(0, len(ids) - 32, 32)]
-    windows_of_some = windows_of_text(str(path), tokenizer, 32, 3).tolist()
-    assert windows_of_some == [every[0], every[round((len(every) - 1) / 2)], every[-1]]
+    some_windows = windows_of_text(str(path), tokenizer, 32, 3)
+    assert [window.ids.tolist() for window in some_windows] == [
+        every[0],
+        every[round((len(every) - 1) / 2)],
+        every[-1],
+    ]
     config = small_config(
         text_tokens,
         tmp_path / "run",

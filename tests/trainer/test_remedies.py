@@ -31,7 +31,6 @@ from trainer.config import TrainConfig, parse
 from trainer.data import documents
 from trainer.data.corpora import open_corpora
 from trainer.data.shards import ShardError
-from trainer.huggingface import end_of_text
 from trainer.loop import Diverged, train
 from trainer.model import GPT, ModelConfig, preset
 from trainer.pretrained import load_pretrained
@@ -92,7 +91,6 @@ def test_damaged_checkpoints_are_restored_or_moved_aside(
     shutil.copytree(run, tmp_path / "copy")
     if damage == "all":
         shutil.rmtree(run / "checkpoints")
-        (run / "newest").unlink()
     else:
         # With a key, no earlier one is taken.
         for folder in checkpoint.checkpoints(run)[-1 if is_signed else 0 :]:
@@ -360,21 +358,6 @@ def test_an_evaluation_gets_what_to_evaluate(
     text = tmp_path / "text.txt"
     text.write_text("some text")
     assert evaluate.main([str(run), "--data", config.data[0], "--text", str(text)]) == 0
-
-
-def test_an_end_of_text_is_written_into_config_json(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    assert export.main([str(run), str(folder)]) == 0
-    for path in folder.iterdir():
-        if path.suffix == ".json" and path.name != "config.json":
-            path.unlink()
-    entries = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(entries | {"eos_token_id": None}))
-    with pytest.raises(ValueError, match=r"write the id of end-of-text into config\.json"):
-        load_pretrained(str(folder))
-    (folder / "config.json").write_text(json.dumps(entries | {"eos_token_id": 399}))
-    assert end_of_text(folder, 400) == 399
-    assert load_pretrained(str(folder)).eot == 399
 
 
 def test_corpora_of_one_name_are_renamed_to_be_compared(

@@ -152,8 +152,8 @@ def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
 def test_a_signal_during_the_validation_ends_it_and_saves(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, complete_losses: list[float]
 ) -> None:
-    score = Signalling(trainer.validation.score_windows, 2)
-    monkeypatch.setattr("trainer.validation.score_windows", score)
+    score = Signalling(trainer.validation._stack, 2)
+    monkeypatch.setattr("trainer.validation._stack", score)
     train(config)
     assert score.num_calls == 2
     assert saved_steps(config) == [3]
@@ -166,8 +166,8 @@ def test_a_signal_during_the_validation_ends_it_and_saves(
 def test_a_signal_during_the_last_validation_leaves_a_finished_run(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    score = Signalling(trainer.validation.score_windows, 2)
-    monkeypatch.setattr("trainer.validation.score_windows", score)
+    score = Signalling(trainer.validation._stack, 2)
+    monkeypatch.setattr("trainer.validation._stack", score)
     config = dataclasses.replace(config, max_steps=2)
     train(config)
     assert saved_steps(config) == [2]
@@ -187,14 +187,14 @@ import os, signal, sys
 import trainer.validation
 from trainer.__main__ import main
 
-real = trainer.validation.score_windows
+real = trainer.validation._stack
 
 def score(*arguments):
     if os.environ["RANK"] == "0":
         os.kill(os.getpid(), signal.SIGTERM)
     return real(*arguments)
 
-trainer.validation.score_windows = score
+trainer.validation._stack = score
 sys.exit(main())
 """
 
@@ -216,7 +216,7 @@ def test_ranks_that_stop_in_a_validation_make_no_further_step(
     assert list(validations(config)) == [3, 6]
 
 
-@pytest.mark.parametrize("name", ["validation_loss", "val_figures"])
+@pytest.mark.parametrize("name", ["loop.score_windows", "validation.ValidationSet.figures"])
 def test_a_kill_around_a_validation_loses_no_point_of_the_curve(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -225,7 +225,7 @@ def test_a_kill_around_a_validation_loses_no_point_of_the_curve(
     def kill(*arguments: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(training, name, kill)
+    monkeypatch.setattr(f"trainer.{name}", kill)
     with pytest.raises(Killed):
         train(config)
     monkeypatch.undo()
@@ -241,7 +241,9 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([3.0, 1.0, 2.0, 4.0, 4.0, 4.0, 4.0])
-    monkeypatch.setattr(training, "validation_loss", lambda *arguments: next(losses))
+    monkeypatch.setattr(
+        "trainer.validation.ValidationSet.figures", lambda *arguments: {"val_loss": next(losses)}
+    )
     config = dataclasses.replace(config, val_every=1, save_every=1, max_steps=7)
     train(config)
     assert saved_steps(config) == [2, 5, 6, 7]
@@ -268,7 +270,7 @@ def test_no_best_checkpoint_is_an_error(config: TrainConfig) -> None:
     ("owner", "name", "call"),
     [
         (training, "open_corpora", 1),
-        (training, "count_bytes", 1),
+        (training, "validation_set", 1),
         (Packed, "windows", 2),
         (Saver, "_write_files", 1),
         (Saver, "save", 1),

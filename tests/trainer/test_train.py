@@ -17,6 +17,7 @@ import pytest
 
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, records_of
+from trainer import checkpoint
 from trainer.__main__ import main
 from trainer.distributed import run_lock
 
@@ -123,10 +124,8 @@ def test_a_second_run_waits_for_the_folder_and_ctrl_c_saves(
 def assert_stopped_by(name: str, output: str, run: Path) -> None:
     """Assert that the last step is saved."""
     assert f"stopped by {name} at step" in output
-    newest = json.loads(
-        (run / "checkpoints" / (run / "newest").read_text() / "checkpoint.json").read_text()
-    )
-    assert newest["step"] == len(losses(run))
+    newest = checkpoint.resolve(run)
+    assert checkpoint.read_record(newest).step == len(losses(run))
 
 
 def assert_gloo_has_ended(run: Path) -> None:
