@@ -14,14 +14,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer.config import TrainConfig
+    from trainer.config import ModelConfig, TrainConfig, preset
     from trainer.data.corpora import open_corpora
     from trainer.data.loader import Loader
     from trainer.data.shard_writer import write_shards
     from trainer.data.text import Tokenizer
     from trainer.loop import Step, TrainResult, train
     from trainer.model import GPT
-    from trainer.shape import ModelConfig, preset
 
 __all__ = [
     "GPT",
@@ -40,13 +39,13 @@ __all__ = [
 _MODULES = {
     "GPT": "model",
     "Loader": "data.loader",
-    "ModelConfig": "shape",
+    "ModelConfig": "config",
     "Step": "loop",
     "Tokenizer": "data.text",
     "TrainConfig": "config",
     "TrainResult": "loop",
     "open_corpora": "data.corpora",
-    "preset": "shape",
+    "preset": "config",
     "train": "loop",
     "write_shards": "data.shard_writer",
 }

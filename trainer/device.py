@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.shape import ModelConfig
+from trainer.config import ModelConfig
 
 # Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets.
 PEAK_TFLOPS: dict[str, float] = {

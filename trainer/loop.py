@@ -312,9 +312,8 @@ class _Run:
         if not (is_due or on_step):
             return
         # Steps that were skipped above did not wait for the device. Raises Diverged before a save.
-        self.log.collect()
         self.saver.check()
-        self.log.write(self.saver.last_saved)
+        self.log.flush(self.saver.last_saved)
         if is_due:
             gc.collect()
         if is_save_due:

@@ -19,9 +19,8 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from trainer.config import TrainConfig
+from trainer.config import PRESETS, ModelConfig, TrainConfig, preset
 from trainer.optim import make_optimizers
-from trainer.shape import PRESETS, ModelConfig, preset
 
 __all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
 

@@ -20,13 +20,12 @@ from trainer.checkpoint import (
     latest,
     read_metrics,
 )
-from trainer.config import SHAPE, TrainConfig, config_of
+from trainer.config import SHAPE, ModelConfig, TrainConfig, config_of
 from trainer.data.corpora import Corpora
 from trainer.distributed import Ranks, run_lock
 from trainer.model import GPT
 from trainer.pretrained import load_pretrained
 from trainer.publish import PUBLISHABLE, Publisher
-from trainer.shape import ModelConfig
 from trainer.signing import signer_of, verifier_of
 
 Say = Callable[[str], None]

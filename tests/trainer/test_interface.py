@@ -17,7 +17,7 @@ from schemas import SettingsError
 from tests.conftest import REPOSITORY
 from tests.trainer.conftest import records_of
 from trainer import GPT, ModelConfig, Step, Tokenizer, TrainConfig, open_corpora, preset, train
-from trainer.config import parse
+from trainer.__main__ import parse
 from trainer.data.samplers import Packed
 from trainer.pretrained import load_pretrained
 

@@ -75,8 +75,7 @@ def test_a_step_that_a_killed_run_logged_is_logged_once(tmp_path: Path) -> None:
         say=print,
     )
     log.add(3, 1e-3, torch.tensor(1.0), torch.tensor(1.0))
-    log.collect()
-    log.write(0)
+    log.flush(0)
     log.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]

@@ -21,8 +21,8 @@ from schemas import SettingsError
 from schemas.settings import ExitCode
 from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
 from trainer import checkpoint, evaluate, export, sample
-from trainer.__main__ import main
-from trainer.config import TrainConfig, parse
+from trainer.__main__ import main, parse
+from trainer.config import TrainConfig
 from trainer.data import export_tokens
 from trainer.data.shards import open_dataset
 from trainer.loop import train

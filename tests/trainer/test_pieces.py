@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.conftest import generate
-from trainer.config import parse
+from trainer.__main__ import parse
 from trainer.data.loader import DocumentBlocks
 from trainer.loop import train
 from trainer.model import GPT, KVCache, ModelConfig

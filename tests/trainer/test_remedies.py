@@ -26,8 +26,9 @@ from schemas import SettingsError
 from tests.conftest import REPOSITORY
 from tests.trainer.conftest import Capture, WriteTokens, records_of
 from trainer import checkpoint, evaluate, export, signing
+from trainer.__main__ import parse
 from trainer.checkpoint import CheckpointError, Record, sha256_of
-from trainer.config import TrainConfig, parse
+from trainer.config import TrainConfig
 from trainer.data import documents
 from trainer.data.corpora import open_corpora
 from trainer.data.shards import ShardError
