@@ -15,20 +15,17 @@ from trainer.distributed import launch_on_chips
 from trainer.loop import train, train_on_chip
 from trainer.metrics import Diverged
 
-# Flags of nanoGPT and of transformers' Trainer, and the settings that they are here.
+# Flags of nanoGPT, of transformers' Trainer and of earlier versions, and the settings here.
 _FOREIGN_FLAGS = {
     "lr": "learning_rate",
-    "n_embd": "width",
-    "block_size": "context",
-    "batch_size": "micro_batch",
-    "per_device_train_batch_size": "micro_batch",
+    "batch_size": "device_batch_size",
+    "per_device_train_batch_size": "device_batch_size",
     "max_iters": "max_steps",
     "warmup_iters": "warmup_steps",
-    "eval_interval": "val_every",
-    "eval_steps": "val_every",
+    "eval_interval": "eval_every",
+    "eval_steps": "eval_every",
     "save_steps": "save_every",
-    "grad_clip": "clip",
-    "max_grad_norm": "clip",
+    "max_grad_norm": "grad_clip",
     "adam_beta2": "beta2",
     "lr_scheduler_type": "schedule",
     "optim": "optimizer",
@@ -36,6 +33,11 @@ _FOREIGN_FLAGS = {
     "out_dir": "out",
     "output_dir": "out",
     "dataset": "data",
+    "width": "n_embd",
+    "context": "block_size",
+    "micro_batch": "device_batch_size",
+    "clip": "grad_clip",
+    "val_every": "eval_every",
 }
 _SWITCHES = ("bias", "document_mask", "compile", "checkpoint_activations")
 

@@ -22,12 +22,12 @@ class ModelConfig:
     """The model's shape."""
 
     vocab_size: int = 50257  # ids are below it
-    context: int = 1024
+    block_size: int = 1024
     n_layer: int = 12
     n_head: int = 12
-    width: int = 768
+    n_embd: int = 768
     dropout: float = 0.0  # on attention and residuals, never on embeddings
-    # Of an embedding projected up to `width`; 0 for that width, as GPT-2 has (Lan et al., 2019).
+    # Of an embedding projected up to `n_embd`; 0 for that width, as GPT-2 has (Lan et al., 2019).
     embedding_width: int = 0
     # All layers share one block's weights, as in ALBERT (Lan et al., 2019).
     shared_layers: bool = False
@@ -39,7 +39,7 @@ class ModelConfig:
     activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context", "n_layer", "n_head", "width"):
+        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is below 1")
         if not 0 <= self.dropout < 1 or self.embedding_width < 0:
@@ -50,9 +50,9 @@ class ModelConfig:
         if self.activation not in ACTIVATIONS:
             hint = did_you_mean(self.activation, ACTIVATIONS)
             raise ValueError(f"there is no activation {self.activation}{hint}")
-        if self.width % self.n_head:
-            raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
-        head_width = self.width // self.n_head
+        if self.n_embd % self.n_head:
+            raise ValueError(f"n_embd {self.n_embd} does not divide into {self.n_head} heads")
+        head_width = self.n_embd // self.n_head
         if self.rope and head_width % 2:
             raise ValueError(
                 f"rope turns pairs of channels: a head of {head_width} has an odd number"
@@ -67,12 +67,12 @@ class ModelConfig:
 # The published sizes, ConnorJL's PrettyBig, 124M with pieces of modded-nanogpt, an ALBERT-style one
 # as bkkaggle's ALGPT2, and one for a CPU.
 PRESETS: dict[str, ModelConfig] = {
-    "tiny": ModelConfig(context=128, n_layer=2, n_head=2, width=64),
+    "tiny": ModelConfig(block_size=128, n_layer=2, n_head=2, n_embd=64),
     "124M": ModelConfig(),
-    "355M": ModelConfig(n_layer=24, n_head=16, width=1024),
-    "774M": ModelConfig(n_layer=36, n_head=20, width=1280),
-    "1.5B": ModelConfig(n_layer=48, n_head=25, width=1600),
-    "prettybig": ModelConfig(n_layer=25, n_head=16, width=1024),
+    "355M": ModelConfig(n_layer=24, n_head=16, n_embd=1024),
+    "774M": ModelConfig(n_layer=36, n_head=20, n_embd=1280),
+    "1.5B": ModelConfig(n_layer=48, n_head=25, n_embd=1600),
+    "prettybig": ModelConfig(n_layer=25, n_head=16, n_embd=1024),
     "speedrun": ModelConfig(rope=True, qk_norm=True, activation="relu2"),
     # 12.2M parameters; ALBERT's width of 128 would make it 13.9M.
     "algpt2": ModelConfig(embedding_width=96, shared_layers=True),
@@ -140,8 +140,8 @@ class TrainConfig:
     preset: str = option("124M", "the model", choices=PRESETS)
     n_layer: int | None = option(None, "layers (default: the preset's)", minimum=1)
     n_head: int | None = option(None, "heads (default: the preset's)", minimum=1)
-    width: int | None = option(None, "channels (default: the preset's)", minimum=1)
-    context: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
+    n_embd: int | None = option(None, "channels (default: the preset's)", minimum=1)
+    block_size: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
     bias: bool = option(True, "biases in linear layers and norms, as GPT-2 has")
     sampler: str = option(
@@ -163,7 +163,7 @@ class TrainConfig:
     batch_tokens: int | None = option(
         None, "tokens of a global batch (default: 524288; tiny: 8192)", minimum=1
     )
-    micro_batch: int | None = option(
+    device_batch_size: int | None = option(
         None,
         "most windows in one forward pass (default: 16,384 tokens on a GPU; 8 windows on a CPU)",
         minimum=1,
@@ -191,7 +191,7 @@ class TrainConfig:
     beta2: float = option(
         0.95, "AdamW's decay of the squared gradients, as GPT-3's", minimum=0, maximum=0.99999
     )
-    clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
+    grad_clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option(
         "auto",
@@ -209,7 +209,7 @@ class TrainConfig:
         False, "recompute activations, for less memory", shapes_bytes=False
     )
 
-    val_every: int = option(
+    eval_every: int = option(
         250, "steps between validations; 0 for none", minimum=0, shapes_bytes=False
     )
     val_data: str | None = option(
@@ -278,21 +278,21 @@ class TrainConfig:
         rate = _ADAFACTOR_RATE if is_adafactor else LEARNING_RATES[self.preset]
         return rate / 10 if self.init_from else rate
 
-    def windows_per_batch(self, context: int) -> int:
+    def windows_per_batch(self, block_size: int) -> int:
         """Return the samples of a global batch.
 
-        Raises SettingsError if its tokens are not a multiple of the context.
+        Raises SettingsError if its tokens are not a multiple of the block size.
         """
         tokens = self.batch_tokens or default_batch(self.preset)
-        if tokens % context:
-            below = tokens // context * context
-            above = below + context
+        if tokens % block_size:
+            below = tokens // block_size * block_size
+            above = below + block_size
             nearest = f"{below} or {above}" if below else str(above)
             raise SettingsError(
-                f"batch_tokens {tokens} is not a multiple of context {context}; the nearest values "
-                f"are {nearest}"
+                f"batch_tokens {tokens} is not a multiple of block_size {block_size}; the nearest "
+                f"values are {nearest}"
             )
-        return tokens // context
+        return tokens // block_size
 
     def resolved(self, steps_an_epoch: int) -> TrainConfig:
         """Return the settings with this run's `max_steps`, `schedule` and `learning_rate`.
@@ -308,17 +308,17 @@ class TrainConfig:
             learning_rate=self.peak_rate,
         )
 
-    def learning_rate_of(self, step: int) -> float:
-        """Return the learning rate of step 0 … max_steps−1, of settings that are `resolved`."""
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate at step 0 … max_steps−1, of settings that are `resolved`."""
         warmup_steps = self.warmup_steps or max(1, self.max_steps // 100)
-        share = learning_rate(
+        factor = schedule_factor(
             step,
             schedule=self.schedule or "",
             warmup_steps=warmup_steps,
             max_steps=self.max_steps,
             decay_fraction=self.decay_fraction,
         )
-        return share * self.peak_rate
+        return factor * self.peak_rate
 
 
 _TYPES = typing.get_type_hints(TrainConfig)
@@ -344,10 +344,10 @@ def default_batch(name: str) -> int:
     return _TINY_BATCH_TOKENS if name == "tiny" else _DEFAULT_BATCH_TOKENS
 
 
-def learning_rate(
+def schedule_factor(
     step: int, schedule: str, warmup_steps: int, max_steps: int, decay_fraction: float = 0.2
 ) -> float:
-    """Return the learning rate of step 0 … max_steps−1, as a fraction of its peak.
+    """Return the learning rate at step 0 … max_steps−1, as a factor of its peak.
 
     Linear warm-up; then `cosine` or `linear` down to a tenth at the last step, `wsd` (warm-up,
     stable, decay: constant, then linear to zero over the last `decay_fraction` of the steps; Hu et

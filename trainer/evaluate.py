@@ -43,7 +43,7 @@ def score_texts(
     eot: int,
     *,
     stride: int = 0,
-    micro_batch: int = 8,
+    device_batch_size: int = 8,
     ranks: Ranks | None = None,
 ) -> list[TextScore]:
     """Return the scores of those texts that the tokenizer can write.
@@ -53,9 +53,9 @@ def score_texts(
     characters that its vocabulary lacks: bytes are counted from its ids. Raises ValueError if it
     can write no text, or for a stride that is longer than the context.
     """
-    context = model.config.context
-    if not 0 <= stride <= context:
-        raise ValueError(f"stride {stride} is not between 0 and the model's context {context}")
+    block_size = model.config.block_size
+    if not 0 <= stride <= block_size:
+        raise ValueError(f"stride {stride} is not between 0 and the model's context {block_size}")
     sizes: list[tuple[int, int]] = []
     windows = []
     for text in texts:
@@ -63,7 +63,7 @@ def score_texts(
         num_bytes = min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids))
         if not num_bytes:
             continue
-        for window in text_windows([eot, *ids], context, stride):
+        for window in text_windows([eot, *ids], block_size, stride):
             windows.append((len(sizes), window))
         sizes.append((len(ids), num_bytes))
     if not sizes:
@@ -75,7 +75,9 @@ def score_texts(
     ranks = ranks or Ranks(0, 1, model.wte.weight.device)
     # There is nothing to mask in a window with one document.
     blocks = DocumentBlocks(eot=eot, mask=False)
-    scores = score_windows(model, [window for _, window in windows], ranks, blocks, micro_batch)
+    scores = score_windows(
+        model, [window for _, window in windows], ranks, blocks, device_batch_size
+    )
     nats = torch.zeros(len(sizes), dtype=torch.float64)
     nats.index_add_(0, torch.tensor([number for number, _ in windows]), scores)
     return [TextScore(total, *size) for total, size in zip(nats.tolist(), sizes, strict=True)]
@@ -171,7 +173,7 @@ class EvaluateOptions(ModelOptions):
     detokenize: bool = option(
         False, "turn WikiText's tokens into running text, for a model not trained on them"
     )
-    micro_batch: int = option(8, "windows in one forward pass", minimum=1)
+    device_batch_size: int = option(8, "windows in one forward pass", minimum=1)
 
 
 def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
@@ -194,11 +196,11 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
 def _evaluate_data(trained: Pretrained, options: EvaluateOptions, ranks: Ranks) -> dict[str, Any]:
     corpora = open_corpora(options.data)
     trained.check_tokenizer(corpora.tokenizer, options.data[0])
-    windows = validation_windows(corpora, trained.model.config.context, options.windows)
+    windows = validation_windows(corpora, trained.model.config.block_size, options.windows)
     names = ", ".join(options.data)
     if not windows:
         raise ValueError(f"{names}: there is no document in the val split; give other --data")
-    nats = score_windows(trained.model, windows, ranks, trained.blocks, options.micro_batch)
+    nats = score_windows(trained.model, windows, ranks, trained.blocks, options.device_batch_size)
     if not nats.isfinite().all():
         raise ValueError(f"the model's loss on {names} is not finite")
     figures = ValidationSet.of_windows(windows, corpora.tokenizer).figures(nats)
@@ -219,10 +221,10 @@ def _evaluate_text(trained: Pretrained, options: EvaluateOptions, ranks: Ranks) 
         [text],
         trained.eot,
         stride=options.stride,
-        micro_batch=options.micro_batch,
+        device_batch_size=options.device_batch_size,
         ranks=ranks,
     )
-    stride = options.stride or trained.model.config.context
+    stride = options.stride or trained.model.config.block_size
     return {"text": options.text, "stride": stride, **describe_score(score, text, words)}
 
 

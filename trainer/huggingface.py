@@ -123,10 +123,10 @@ def load_huggingface(folder: Path) -> GPT:
         ) from error
     shape = ModelConfig(
         vocab_size=config.vocab_size,
-        context=config.n_positions,
+        block_size=config.n_positions,
         n_layer=config.n_layer,
         n_head=config.n_head,
-        width=config.n_embd,
+        n_embd=config.n_embd,
     )
     model = GPT(shape)
     model.load_state_dict(from_huggingface(theirs.state_dict(), shape))
@@ -214,8 +214,8 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path | None, eot: int 
         )
     shape = transformers.GPT2Config(
         vocab_size=config.vocab_size,
-        n_positions=config.context,
-        n_embd=config.width,
+        n_positions=config.block_size,
+        n_embd=config.n_embd,
         n_layer=config.n_layer,
         n_head=config.n_head,
         attn_pdrop=config.dropout,
@@ -231,13 +231,13 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path | None, eot: int 
     theirs.tie_weights()
     theirs.save_pretrained(folder)
     if tokenizer is not None and eot is not None:
-        _save_tokenizer(folder, tokenizer, eot, config.context)
+        _save_tokenizer(folder, tokenizer, eot, config.block_size)
     # Otherwise only its owner can read the weights.
     for path in folder.iterdir():
         shutil.copymode(folder / "config.json", path)
 
 
-def _save_tokenizer(folder: Path, tokenizer: Path, eot: int, context: int) -> None:
+def _save_tokenizer(folder: Path, tokenizer: Path, eot: int, block_size: int) -> None:
     transformers = _transformers()
     loaded = Tokenizer(tokenizer).loaded
     text = loaded.id_to_token(eot) or "<|endoftext|>"
@@ -246,7 +246,7 @@ def _save_tokenizer(folder: Path, tokenizer: Path, eot: int, context: int) -> No
         bos_token=text,
         eos_token=text,
         unk_token=text,
-        model_max_length=context,
+        model_max_length=block_size,
     ).save_pretrained(folder)
     # Again: transformers makes an ordinary token that ends texts a special one.
     loaded.save(str(folder / "tokenizer.json"))

@@ -27,7 +27,7 @@ from trainer.config import TrainConfig
 from trainer.data.corpora import open_corpora
 from trainer.data.loader import DocumentBlocks, Loader
 from trainer.data.samplers import Sampler
-from trainer.device import compute_dtype, default_micro_batch, use_fastest_attention
+from trainer.device import compute_dtype, default_device_batch, use_fastest_attention
 from trainer.distributed import Ranks, StopSignals, averaging_when, wrap_ddp
 from trainer.failures import end_stopped, explain_failures
 from trainer.metrics import Diverged, StepLog
@@ -145,8 +145,8 @@ class _Run:
         if path and parent:
             resuming.check_same_run(path, parent, self.config, model, self.corpora, self.say)
         tokenizer = self.corpora.tokenizer
-        context = self.config.model_config(tokenizer.vocab_size).context
-        self.validation = validation_set(self.corpora, context, self.config, self.say)
+        block_size = self.config.model_config(tokenizer.vocab_size).block_size
+        self.validation = validation_set(self.corpora, block_size, self.config, self.say)
         self.blocks = DocumentBlocks(tokenizer.eot, self.config.document_mask)
 
         self._make_model(model, path)
@@ -192,18 +192,19 @@ class _Run:
 
     def _open_loader(self, sampler: Sampler | None) -> None:
         config = self.config
-        context = self.model.config.context
+        block_size = self.model.config.block_size
         # Sample i is a pure function of the seed and i.
         sampler = sampler or self.corpora.sampler(config)
-        if sampler.context != context:
+        if sampler.block_size != block_size:
             raise SettingsError(
-                f"the sampler has windows of {sampler.context} tokens, the model a context of "
-                f"{context}: make both equal"
+                f"the sampler has windows of {sampler.block_size} tokens, the model a context of "
+                f"{block_size}: make both equal"
             )
         self.loader = Loader(
             sampler,
-            batch=config.windows_per_batch(context),
-            micro_batch=config.micro_batch or default_micro_batch(context, self.ranks.device),
+            batch=config.windows_per_batch(block_size),
+            device_batch_size=config.device_batch_size
+            or default_device_batch(block_size, self.ranks.device),
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
             device=self.ranks.device,
@@ -221,7 +222,7 @@ class _Run:
         dtype = compute_dtype(self.config.dtype, device)
         mask = self.config.document_mask
         attention = use_fastest_attention(shape, mask, dtype, device, self.closing)
-        step_tokens = loader.samples * shape.context
+        step_tokens = loader.samples * shape.block_size
         step_flops = self.model.flops_per_token * step_tokens
         over_ranks = "in"
         if loader.world_size > 1:
@@ -230,8 +231,8 @@ class _Run:
             f"{self.model.n_parameters:,} parameters, {step_flops / 1e12:.3g} TFLOP a step; "
             f"{device.type}, {str(dtype).removeprefix('torch.')}, attention by {attention}\n"
             f"{pluralize(self.config.max_steps, 'step')} of {step_tokens:,} tokens = "
-            f"{pluralize(loader.samples, 'window')} of {shape.context} {over_ranks} "
-            f"{pluralize(loader.accumulation, 'micro-batch')} of {loader.micro_batch} at most"
+            f"{pluralize(loader.samples, 'window')} of {shape.block_size} {over_ranks} "
+            f"{pluralize(loader.accumulation, 'micro-batch')} of {loader.device_batch_size} at most"
         )
         self.log = StepLog(
             folder=Path(self.config.out),
@@ -286,10 +287,10 @@ class _Run:
                 micro_loss.backward()
             loss += micro_loss.detach()
         ranks.average_gradients(self.model)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate_of(self.step)
+                group["lr"] = config.learning_rate_at(self.step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         ranks.sync()
@@ -307,7 +308,7 @@ class _Run:
         is_save_due = self.step > self.saved_step and self._is_due(self.config.save_every, is_last)
         # Not after a signal: the same command first makes the validation.
         can_validate = len(self.validation.windows) > 0 and not self.is_stopped
-        is_validation_due = can_validate and self._is_due(self.config.val_every, is_last)
+        is_validation_due = can_validate and self._is_due(self.config.eval_every, is_last)
         is_due = is_save_due or is_validation_due or self._is_due(LOG_EVERY, is_first or is_last)
         if not (is_due or on_step):
             return
@@ -358,7 +359,7 @@ class _Run:
             self.validation.windows,
             self.ranks,
             self.blocks,
-            self.loader.micro_batch,
+            self.loader.device_batch_size,
             self._is_stopping,
         )
         self.is_stopped = self._is_stopping()

@@ -94,8 +94,8 @@ def resolve_config(config: TrainConfig, model: GPT | None, corpora: Corpora) -> 
             )
         shape = {name: getattr(model.config, name) for name in SHAPE}
         config = dataclasses.replace(config, **shape)
-    context = config.model_config(vocab_size).context
-    step_tokens = config.windows_per_batch(context) * context
+    block_size = config.model_config(vocab_size).block_size
+    step_tokens = config.windows_per_batch(block_size) * block_size
     return config.resolved(steps_an_epoch=-(-sum(corpora.tokens) // step_tokens))
 
 
@@ -138,9 +138,9 @@ def new_record(
 def owes_validation(config: TrainConfig, start: int) -> bool:
     """Return whether a run ended between the checkpoint of step `start` and its validation.
 
-    `config` is `resolved`. A step is validated if `val_every` says so, or if it is the last.
+    `config` is `resolved`. A step is validated if `eval_every` says so, or if it is the last.
     """
-    if not config.val_every or (start % config.val_every and start != config.max_steps):
+    if not config.eval_every or (start % config.eval_every and start != config.max_steps):
         return False
     records = [record for record in read_metrics(Path(config.out)) if record["step"] == start]
     return bool(records) and "val_loss" not in records[-1]
@@ -222,8 +222,8 @@ def load_weights(
     trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
     ours = model.config
     theirs = trained.model.config
-    context = min(ours.context, theirs.context)
-    shortened = dataclasses.replace(theirs, dropout=ours.dropout, context=context)
+    block_size = min(ours.block_size, theirs.block_size)
+    shortened = dataclasses.replace(theirs, dropout=ours.dropout, block_size=block_size)
     differences = [
         f"{name} {value} in place of {getattr(ours, name)}"
         for name, value in dataclasses.asdict(shortened).items()
@@ -237,12 +237,12 @@ def load_weights(
     state = trained.model.state_dict()
     if not ours.rope:
         # A shorter context has the first positions, as nanoGPT's crop_block_size.
-        state["wpe.weight"] = state["wpe.weight"][: ours.context]
+        state["wpe.weight"] = state["wpe.weight"][: ours.block_size]
     model.load_state_dict(state)
-    if ours.context < theirs.context:
+    if ours.block_size < theirs.block_size:
         say(
-            f"weights from {config.init_from}, of whose {theirs.context} positions the first "
-            f"{ours.context} are kept; no state of the optimizer"
+            f"weights from {config.init_from}, of whose {theirs.block_size} positions the first "
+            f"{ours.block_size} are kept; no state of the optimizer"
         )
         return None
     if trained.record and trained.record.settings.get("optimizer", "adamw") == config.optimizer:

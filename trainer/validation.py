@@ -68,7 +68,7 @@ def score_windows(
     windows: Sequence[Window],
     ranks: Ranks,
     blocks: DocumentBlocks,
-    micro_batch: int,
+    device_batch_size: int,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> torch.Tensor:
     """Return the loss of each window in nats (N,), in float64: the sum over its targets.
@@ -80,15 +80,15 @@ def score_windows(
     nats = torch.zeros(len(windows), dtype=torch.float64)
     was_training = net.training
     net.eval()
-    micro_batch = min(micro_batch, -(-len(windows) // ranks.world_size))
-    for first in range(0, len(windows), ranks.world_size * micro_batch):
+    device_batch_size = min(device_batch_size, -(-len(windows) // ranks.world_size))
+    for first in range(0, len(windows), ranks.world_size * device_batch_size):
         if is_stopping():
             break
-        end = min(first + ranks.world_size * micro_batch, len(windows))
+        end = min(first + ranks.world_size * device_batch_size, len(windows))
         numbers = list(range(first + ranks.rank, end, ranks.world_size))
         # A rank without a window makes a pass too.
         batch = [windows[k] for k in numbers] or [Window(windows[first].ids, 0)]
-        inputs, targets = _stack(batch, micro_batch)
+        inputs, targets = _stack(batch, device_batch_size)
         inputs = inputs.to(ranks.device)
         losses = net(inputs, targets.to(ranks.device), reduction="none", **blocks(inputs))
         nats[numbers] = losses.double().sum(1).cpu()[: len(numbers)]
@@ -112,38 +112,38 @@ def _stack(windows: Sequence[Window], num_rows: int) -> tuple[torch.Tensor, torc
     return inputs, targets
 
 
-def text_windows(ids: Sequence[int], context: int, stride: int = 0) -> Iterator[Window]:
+def text_windows(ids: Sequence[int], block_size: int, stride: int = 0) -> Iterator[Window]:
     """Yield windows that predict each of ids[1:] once, `stride` in each; 0 for the context.
 
     So each token is predicted from at least context − stride tokens, if there are as many.
     """
     stream = torch.as_tensor(ids)
-    stride = stride or context
+    stride = stride or block_size
     for done in range(0, len(stream) - 1, stride):
         end = min(done + stride, len(stream) - 1)
-        yield Window(stream[max(0, done + stride - context) : end + 1], end - done)
+        yield Window(stream[max(0, done + stride - block_size) : end + 1], end - done)
 
 
 def validation_set(
-    corpora: Corpora, context: int, config: TrainConfig, say: Callable[[str], None]
+    corpora: Corpora, block_size: int, config: TrainConfig, say: Callable[[str], None]
 ) -> ValidationSet:
     """Return what training validates on, `VAL_TOKENS` at most.
 
-    It is empty if `val_every` is 0, or if there are no documents, which `say` explains.
+    It is empty if `eval_every` is 0, or if there are no documents, which `say` explains.
     """
-    if not config.val_every:
+    if not config.eval_every:
         return ValidationSet([], 0)
-    max_windows = max(1, VAL_TOKENS // context)
+    max_windows = max(1, VAL_TOKENS // block_size)
     if config.val_data:
-        windows = windows_of_text(config.val_data, corpora.tokenizer, context, max_windows)
+        windows = windows_of_text(config.val_data, corpora.tokenizer, block_size, max_windows)
     else:
-        windows = validation_windows(corpora, context, max_windows)
+        windows = validation_windows(corpora, block_size, max_windows)
     if not windows:
         say("no validation: data has no document in its val split")
     return ValidationSet.of_windows(windows, corpora.tokenizer)
 
 
-def validation_windows(corpora: Corpora, context: int, count: int) -> list[Window]:
+def validation_windows(corpora: Corpora, block_size: int, count: int) -> list[Window]:
     """Return about `count` windows of the val split, always the same ones; none without documents.
 
     They are one epoch at most. Each dataset gives windows in proportion to its share. Raises
@@ -153,29 +153,31 @@ def validation_windows(corpora: Corpora, context: int, count: int) -> list[Windo
     num_tokens = [int(documents.lengths.sum()) + len(documents) for documents in splits]
     if not any(num_tokens):
         return []
-    check_length(max(num_tokens), context, f"{corpora.names}, split val")
-    usable = [k for k, tokens in enumerate(num_tokens) if tokens > context]
+    check_length(max(num_tokens), block_size, f"{corpora.names}, split val")
+    usable = [k for k, tokens in enumerate(num_tokens) if tokens > block_size]
     total_share = sum(corpora.shares[k] for k in usable)
     windows: list[Window] = []
     for k in usable:
         share = corpora.shares[k] / total_share if total_share else 1 / len(usable)
-        sampler = Packed(splits[k], context, corpora.tokenizer.eot, seed=0)
+        sampler = Packed(splits[k], block_size, corpora.tokenizer.eot, seed=0)
         num_windows = min(round(count * share), sampler.first_window(1))
         rows = sampler.windows(0, max(1, num_windows)).astype("int64")
-        windows += [Window(row, context) for row in torch.from_numpy(rows)]
+        windows += [Window(row, block_size) for row in torch.from_numpy(rows)]
     return windows
 
 
-def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: int) -> list[Window]:
+def windows_of_text(
+    path: str, tokenizer: TokenizerInfo, block_size: int, count: int
+) -> list[Window]:
     """Return `count` contiguous windows of a text file, evenly spaced, or all.
 
     Raises SettingsError if the file cannot be read or fills no window.
     """
     ids = [tokenizer.eot, *Tokenizer(tokenizer.path).encode(read_text(path, "val_data"))]
-    windows = [w for w in text_windows(ids, context) if w.num_targets == context]
+    windows = [w for w in text_windows(ids, block_size) if w.num_targets == block_size]
     if not windows:
         raise SettingsError(
-            f"val_data: {path} has {len(ids) - 1} tokens, fewer than the context of {context}"
+            f"val_data: {path} has {len(ids) - 1} tokens, fewer than the context of {block_size}"
         )
     chosen = torch.linspace(0, len(windows) - 1, min(len(windows), count), dtype=torch.float64)
     return [windows[k] for k in chosen.round().long().tolist()]

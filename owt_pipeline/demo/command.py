@@ -45,7 +45,7 @@ val_fraction = 0.05
 """
 
 TRAINING = (
-    "--preset=tiny --batch_tokens=1024 --max_steps=60 --warmup_steps=10 --val_every=30".split()
+    "--preset=tiny --batch_tokens=1024 --max_steps=60 --warmup_steps=10 --eval_every=30".split()
 )
 
 

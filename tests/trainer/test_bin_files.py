@@ -32,7 +32,7 @@ def test_a_bin_file_trains_like_shards_of_its_documents(
     path = write_bin(tmp_path / "bin" / "train.bin", DOCUMENTS)
     write_bin(tmp_path / "bin" / "val.bin", DOCUMENTS[:3])
     shards = write_shards(tmp_path / "mine", DOCUMENTS, val_documents=DOCUMENTS[:3])
-    config = small_config(shards, tmp_path / "run", batch_tokens=256, max_steps=2, val_every=2)
+    config = small_config(shards, tmp_path / "run", batch_tokens=256, max_steps=2, eval_every=2)
     of_bin = dataclasses.replace(config, data=(str(path),), out=str(tmp_path / "bin-run"))
     assert train(config).loss == train(of_bin).loss
     # A rerun continues: the file is recognised.

@@ -188,7 +188,7 @@ def test_the_last_step_is_saved_before_its_validation(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr("trainer.loop.score_windows", out_of_memory)
-    with pytest.raises(MemoryError, match="micro_batch"):
+    with pytest.raises(MemoryError, match="device_batch_size"):
         train(dataclasses.replace(config, max_steps=3, save_every=0))
     assert steps(config) == [3]
     assert [record["step"] for record in records_of(config.out)] == [1, 2, 3]
@@ -301,7 +301,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(
         ({"seed": 1}, "seed was 1337, is 1"),
         ({"sampler": "longbiased", "long_min_tokens": 100}, "sampler was packed, is longbiased"),
         ({"batch_tokens": 1024}, "batch_tokens was 512, is 1024"),
-        ({"width": 64}, "width was 32, is 64"),
+        ({"n_embd": 64}, "n_embd was 32, is 64"),
     ],
 )
 def test_a_run_with_other_settings_is_not_resumed(
@@ -316,7 +316,7 @@ def test_a_longer_run_continues_and_a_finished_one_does_nothing(
     config: TrainConfig, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=4))
-    train(dataclasses.replace(config, max_steps=6, micro_batch=4))
+    train(dataclasses.replace(config, max_steps=6, device_batch_size=4))
     assert "max_steps was 4, is 6" in capsys.readouterr().out
     assert steps(config) == [2, 4, 6]
     lines = (Path(config.out) / "metrics.jsonl").read_text()
@@ -340,7 +340,7 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step(
     with pytest.raises(Diverged, match=message):
         train(
             dataclasses.replace(
-                config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0
+                config, max_steps=50, schedule="constant", learning_rate=1e30, grad_clip=0.0
             )
         )
     assert steps(config) == [2, 4]
@@ -398,7 +398,11 @@ def test_a_diverged_run_names_the_checkpoint_that_it_saved_last(config: TrainCon
     train(config)
     (run_of(config) / "step-00000008" / "model.safetensors").unlink()
     with pytest.raises(Diverged, match=r"last good checkpoint is .*step-00000006"):
-        train(dataclasses.replace(config, max_steps=40, learning_rate=1e30, clip=0.0, save_every=9))
+        train(
+            dataclasses.replace(
+                config, max_steps=40, learning_rate=1e30, grad_clip=0.0, save_every=9
+            )
+        )
 
 
 def test_a_checkpoint_with_the_weights_that_diverged_is_not_called_good(
@@ -406,7 +410,9 @@ def test_a_checkpoint_with_the_weights_that_diverged_is_not_called_good(
 ) -> None:
     # The third update breaks the weights, which the loss of the fourth step shows.
     train(dataclasses.replace(config, max_steps=2))
-    wild = dataclasses.replace(config, save_every=1, learning_rate=1e30, clip=0.0, warmup_steps=1)
+    wild = dataclasses.replace(
+        config, save_every=1, learning_rate=1e30, grad_clip=0.0, warmup_steps=1
+    )
     with pytest.raises(Diverged) as error:
         train(wild)
     advised = re.search(r"weights in (\S+) may be the cause: delete that folder", str(error.value))
@@ -437,7 +443,7 @@ def test_commands_in_messages_name_any_folder(
     config = dataclasses.replace(config, out=str(tmp_path / name), max_steps=2)
     train(config)
     with pytest.raises(Diverged) as diverged:
-        train(dataclasses.replace(config, max_steps=50, learning_rate=1e30, clip=0.0))
+        train(dataclasses.replace(config, max_steps=50, learning_rate=1e30, grad_clip=0.0))
     command = str(diverged.value).split("Look at the step's documents (")[1]
     command = command[: command.rindex("), try a lower")]
     assert shlex.split(command)[:4] == ["python", "-m", "trainer.data.documents", config.out]
@@ -526,23 +532,32 @@ def test_adafactors_reported_rate_is_the_one_applied(
     assert rates == pytest.approx([0.6, 0.6, 3**-0.5])
 
 
-@pytest.mark.parametrize("context", [8, 16, 31])
+@pytest.mark.parametrize("block_size", [8, 16, 31])
 def test_a_shorter_context_keeps_the_first_positions(
-    config: TrainConfig, tmp_path: Path, context: int, capsys: Capture
+    config: TrainConfig, tmp_path: Path, block_size: int, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=2))
-    settings = {"context": context, "batch_tokens": 8 * context, "max_steps": 1, "val_every": 0}
+    settings = {
+        "block_size": block_size,
+        "batch_tokens": 8 * block_size,
+        "max_steps": 1,
+        "eval_every": 0,
+    }
     shorter = dataclasses.replace(
         config, out=str(tmp_path / "short"), init_from=config.out, learning_rate=0.0, **settings
     )
     train(shorter)
-    assert f"of whose 32 positions the first {context} are kept" in capsys.readouterr().out
+    assert f"of whose 32 positions the first {block_size} are kept" in capsys.readouterr().out
     before, after = (load_pretrained(path).model for path in (config.out, shorter.out))
-    ids = torch.arange(context)[None]
+    ids = torch.arange(block_size)[None]
     torch.testing.assert_close(after(ids), before(ids))
     train(dataclasses.replace(shorter, max_steps=2))
-    longer = dataclasses.replace(shorter, context=64, batch_tokens=512, out=str(tmp_path / "long"))
-    with pytest.raises(CheckpointError, match="of another shape: context 32 in place of 64; give"):
+    longer = dataclasses.replace(
+        shorter, block_size=64, batch_tokens=512, out=str(tmp_path / "long")
+    )
+    with pytest.raises(
+        CheckpointError, match="of another shape: block_size 32 in place of 64; give"
+    ):
         train(longer)
 
 

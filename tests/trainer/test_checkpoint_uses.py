@@ -39,7 +39,7 @@ def run(text_tokens: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def model() -> GPT:
     torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=100, context=16, n_layer=2, n_head=2, width=32)).eval()
+    model = GPT(ModelConfig(vocab_size=100, block_size=16, n_layer=2, n_head=2, n_embd=32)).eval()
     with torch.no_grad():
         # Initial weights would give ties.
         for parameter in model.parameters():
@@ -110,17 +110,17 @@ def test_the_sample_command_writes_text_after_each_prompt(run: Path, capsys: Cap
     assert capsys.readouterr().out == written
 
 
-@given(n=st.integers(1, 60), context=st.integers(1, 20), stride=st.integers(1, 20))
+@given(n=st.integers(1, 60), block_size=st.integers(1, 20), stride=st.integers(1, 20))
 def test_text_windows_predict_each_token_once_with_context(
-    n: int, context: int, stride: int
+    n: int, block_size: int, stride: int
 ) -> None:
-    stride = min(stride, context)
+    stride = min(stride, block_size)
     predicted = []
-    for ids, num_targets in text_windows(range(n + 1), context, stride):
-        assert len(ids) <= context + 1
+    for ids, num_targets in text_windows(range(n + 1), block_size, stride):
+        assert len(ids) <= block_size + 1
         targets = ids[-num_targets:].tolist()
         predicted += targets
-        assert len(ids) - 1 - num_targets == min(context - stride, targets[0] - 1)
+        assert len(ids) - 1 - num_targets == min(block_size - stride, targets[0] - 1)
     assert predicted == list(range(1, n + 1))
 
 
@@ -130,7 +130,7 @@ def test_perplexities_are_of_a_texts_tokens_words_and_bytes(
     text = "def main(): return 1"
     tokenizer = Tokenizer(tokenizer_file)
     torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=400, context=8, n_layer=1, n_head=1, width=8)).eval()
+    model = GPT(ModelConfig(vocab_size=400, block_size=8, n_layer=1, n_head=1, n_embd=8)).eval()
     ids = tokenizer.encode(text)
     for stride in (0, 1):
         (score,) = score_texts(model, tokenizer, [text], 399, stride=stride)

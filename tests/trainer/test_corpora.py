@@ -98,7 +98,7 @@ def run(tmp_path: Path) -> Run:
         shape = [
             "--preset",
             "tiny",
-            "--context",
+            "--block_size",
             str(CONTEXT),
             "--batch_tokens",
             "128",

@@ -27,20 +27,20 @@ from trainer.sample import SampleOptions
 
 pytestmark = pytest.mark.gpu
 
-SHAPE = ModelConfig(vocab_size=203, context=256, n_layer=2, n_head=2, width=64)
+SHAPE = ModelConfig(vocab_size=203, block_size=256, n_layer=2, n_head=2, n_embd=64)
 BLOCKS = DocumentBlocks(202, mask=True)
-SMALL = flags_of(preset="tiny", width=64, context=128, batch_tokens=1024, micro_batch=3)
+SMALL = flags_of(preset="tiny", n_embd=64, block_size=128, batch_tokens=1024, device_batch_size=3)
 
 
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
     settings_here = {
-        "context": 128,
+        "block_size": 128,
         "batch_tokens": 1024,
-        "micro_batch": 3,
+        "device_batch_size": 3,
         "max_steps": 12,
         "save_every": 6,
-        "val_every": 6,
+        "eval_every": 6,
     }
     return TrainConfig(
         (str(text_tokens),),
@@ -169,7 +169,7 @@ def test_torchrun_trains_the_same_model(
         "--device",
         "cuda",
     )
-    common += ("--val_every", 5)
+    common += ("--eval_every", 5)
     masked = ("--document_mask",) if "--document_mask" in flags else ()
     assert trainer.run(*common, *masked, "--out", tmp_path / "one").returncode == 0
     # The second run starts from the middle of the first.

@@ -169,7 +169,9 @@ def test_a_written_folder_is_read_back_to_the_same_bits(
 ) -> None:
     torch.manual_seed(0)
     model = GPT(
-        ModelConfig(vocab_size=vocab_size, context=32, n_layer=2, n_head=2, width=32, dropout=0.1)
+        ModelConfig(
+            vocab_size=vocab_size, block_size=32, n_layer=2, n_head=2, n_embd=32, dropout=0.1
+        )
     ).eval()
     save_huggingface(model, tmp_path / "out", tokenizer_file, 399)
     back = load_huggingface(tmp_path / "out")
@@ -183,7 +185,7 @@ def test_a_written_folder_is_read_back_to_the_same_bits(
 def test_a_model_without_biases_is_written_with_zeros(tmp_path: Path, tokenizer_file: Path) -> None:
     torch.manual_seed(0)
     model = GPT(
-        ModelConfig(vocab_size=400, context=32, n_layer=2, n_head=2, width=32, bias=False)
+        ModelConfig(vocab_size=400, block_size=32, n_layer=2, n_head=2, n_embd=32, bias=False)
     ).eval()
     assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
     save_huggingface(model, tmp_path / "out", tokenizer_file, 399)
@@ -205,7 +207,7 @@ def test_the_tokenizer_of_a_written_folder_has_no_state(
     entries = json.loads(tokenizer_file.read_text())
     entries["model"]["dropout"] = None if state else 0.5
     (tmp_path / "tokenizer.json").write_text(json.dumps(entries | state))
-    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32))
+    model = GPT(ModelConfig(vocab_size=400, block_size=32, n_layer=1, n_head=2, n_embd=32))
     save_huggingface(model, tmp_path / "out", tmp_path / "tokenizer.json", 399)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     text = "import the tokenizer of this test " * 4
@@ -223,7 +225,7 @@ def test_the_tokenizer_of_a_written_folder_has_no_state(
 
 def test_a_model_that_transformers_lacks_is_not_written(tmp_path: Path) -> None:
     model = GPT(
-        ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True)
+        ModelConfig(vocab_size=50, block_size=8, n_layer=2, n_head=2, n_embd=16, shared_layers=True)
     )
     with pytest.raises(ValueError, match="transformers knows no GPT-2 with other parts"):
         save_huggingface(model, tmp_path, tmp_path / "tokenizer.json", 49)

@@ -29,7 +29,7 @@ def test_a_resumed_run_keeps_its_events(tmp_path: Path, text_tokens: Path) -> No
 
     def trained(steps: int) -> None:
         config = small_config(
-            text_tokens, run, batch_tokens=256, max_steps=steps, val_every=2, save_every=2
+            text_tokens, run, batch_tokens=256, max_steps=steps, eval_every=2, save_every=2
         )
         train(config)
 
@@ -102,7 +102,7 @@ def test_training_validates_on_evenly_spaced_windows_of_a_text(
         val_data=str(path),
         batch_tokens=256,
         max_steps=2,
-        val_every=1,
+        eval_every=1,
     )
     train(config)
     model = load_pretrained(str(tmp_path / "run")).model

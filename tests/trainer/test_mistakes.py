@@ -144,7 +144,7 @@ def test_a_split_that_is_missing_or_too_short_is_named(
     assert "no validation: data has no document" in capsys.readouterr().out
     data = str(write_tokens(tmp_path / "shortval", [good], [[1] * 20]))
     assert error_of(capsys, *flags(config, data=data)).startswith(f"{data}, split val: 21 tokens")
-    assert main(flags(config, data=data, val_every=0, out=str(tmp_path / "unvalidated"))) == 0
+    assert main(flags(config, data=data, eval_every=0, out=str(tmp_path / "unvalidated"))) == 0
 
 
 def test_a_micro_batch_that_does_not_fit_on_the_gpu_is_named(
@@ -156,7 +156,7 @@ def test_a_micro_batch_that_does_not_fit_on_the_gpu_is_named(
     monkeypatch.setattr("trainer.model.GPT.forward", full)
     assert error_of(capsys, *flags(config)) == (
         "a forward pass of 8 windows does not fit in the GPU's memory: give a smaller "
-        "--micro_batch, or "
+        "--device_batch_size, or "
         "--checkpoint_activations (CUDA out of memory)"
     )
 
@@ -180,7 +180,7 @@ def test_a_file_that_a_full_disk_refuses_is_named(
         "from trainer.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", code, *flags(config, width=16, val_every=0)]
+    command = [sys.executable, "-c", code, *flags(config, n_embd=16, eval_every=0)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 1
@@ -196,7 +196,7 @@ def test_without_a_compiler_the_flag_that_needs_none_is_named(
     missing = str(tmp_path / "missing")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": missing}
     environment |= {"CC": missing, "CXX": missing, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "trainer", *flags(config, val_every=0), "--compile"]
+    command = [sys.executable, "-m", "trainer", *flags(config, eval_every=0), "--compile"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -209,14 +209,14 @@ def test_without_a_compiler_the_flag_that_needs_none_is_named(
     [
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"),
-            {"micro_batch": 1},
+            {"device_batch_size": 1},
             "a forward pass of 1 window does not fit in memory: give --checkpoint_activations (",
         ),
         (
             MemoryError(),
-            {"micro_batch": 1, "checkpoint_activations": True},
+            {"device_batch_size": 1, "checkpoint_activations": True},
             "a forward pass of 1 window does not fit in memory: give a smaller --preset or "
-            "--context (MemoryError())",
+            "--block_size (MemoryError())",
         ),
     ],
 )
@@ -270,8 +270,8 @@ def test_a_wrong_setting_gives_a_one_line_error(
         "data": config.data[0],
         "out": config.out,
         "preset": "tiny",
-        "width": 32,
-        "context": 32,
+        "n_embd": 32,
+        "block_size": 32,
         "device": "cpu",
     }
     lines = [
@@ -304,7 +304,7 @@ def test_a_program_may_name_folders_by_their_paths(config: TrainConfig) -> None:
     paths: dict[str, Any] = {"data": Path(config.data[0]), "out": Path(config.out)}
     train(dataclasses.replace(config, max_steps=1, **paths))
     model = GPT.from_pretrained(Path(config.out))
-    assert model.config.width == 32
+    assert model.config.n_embd == 32
     train(dataclasses.replace(config, data=[Path(config.data[0])], max_steps=2))  # type: ignore[arg-type]
     assert checkpoint.resolve(config.out).name == "step-00000002"
 

@@ -42,7 +42,7 @@ Change = Callable[[dict[str, Any]], object]
 
 @pytest.fixture
 def config(config: TrainConfig) -> TrainConfig:
-    return dataclasses.replace(config, max_steps=4, val_every=0)
+    return dataclasses.replace(config, max_steps=4, eval_every=0)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ class GatedGPT(GPT):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.gate = torch.nn.Parameter(torch.ones(config.width))
+        self.gate = torch.nn.Parameter(torch.ones(config.n_embd))
 
     def _hidden(self, *arguments: Any) -> torch.Tensor:
         return super()._hidden(*arguments) * self.gate
@@ -157,7 +157,7 @@ class GatedGPT(GPT):
 def test_a_model_of_another_class_is_loaded_by_its_program(config: TrainConfig) -> None:
     def make() -> GatedGPT:
         torch.manual_seed(1)
-        return GatedGPT(preset("tiny", vocab_size=400, context=32, width=32))
+        return GatedGPT(preset("tiny", vocab_size=400, block_size=32, n_embd=32))
 
     train(dataclasses.replace(config, max_steps=2), model=make())
     with pytest.raises(CheckpointError, match="load its weights in the program that made it"):
@@ -189,7 +189,7 @@ def test_a_run_of_other_settings_or_data_gets_another_folder(
     train(dataclasses.replace(new, out=f"{run}-more", init_from=source))
 
 
-@pytest.mark.parametrize("change", [{"width": 64}, {"n_layer": 1}, {"context": 64}])
+@pytest.mark.parametrize("change", [{"n_embd": 64}, {"n_layer": 1}, {"block_size": 64}])
 def test_a_model_of_another_shape_is_taken_with_its_settings(
     run: Path, config: TrainConfig, change: dict[str, Any]
 ) -> None:
@@ -206,7 +206,7 @@ def test_a_model_of_another_shape_is_taken_with_its_settings(
 
 
 def test_a_diverged_run_goes_on_with_a_lower_rate(run: Path, config: TrainConfig) -> None:
-    wild = dataclasses.replace(config, max_steps=30, learning_rate=1e30, clip=0.0)
+    wild = dataclasses.replace(config, max_steps=30, learning_rate=1e30, grad_clip=0.0)
     with pytest.raises(Diverged, match="try a lower learning_rate") as error:
         train(wild)
     command = re.search(r"documents \((python .*?)\), try", str(error.value))
@@ -234,8 +234,8 @@ def test_without_a_compiler_a_run_goes_on_uncompiled(config: TrainConfig, tmp_pa
     missing = str(tmp_path / "missing")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": missing}
     environment |= {"CC": missing, "CXX": missing, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    flags = ["--data", *config.data, "--out", config.out, "--preset=tiny", "--width=32"]
-    flags += ["--context=32", "--batch_tokens=512", "--max_steps=1", "--val_every=0"]
+    flags = ["--data", *config.data, "--out", config.out, "--preset=tiny", "--n_embd=32"]
+    flags += ["--block_size=32", "--batch_tokens=512", "--max_steps=1", "--eval_every=0"]
     command = [sys.executable, "-m", "trainer", *flags]
     pipes: dict[str, Any] = {"capture_output": True, "text": True, "env": environment}
     done = subprocess.run([*command, "--compile"], check=False, **pipes)
@@ -247,9 +247,9 @@ def test_without_a_compiler_a_run_goes_on_uncompiled(config: TrainConfig, tmp_pa
 @pytest.mark.parametrize(
     ("flag", "settings"),
     [
-        ("--micro_batch", {"micro_batch": 2}),
+        ("--device_batch_size", {"device_batch_size": 2}),
         ("--checkpoint_activations", {"checkpoint_activations": True}),
-        ("--context", {"context": 8, "micro_batch": 1, "checkpoint_activations": True}),
+        ("--block_size", {"block_size": 8, "device_batch_size": 1, "checkpoint_activations": True}),
     ],
 )
 def test_a_pass_that_does_not_fit_is_made_smaller(
@@ -259,7 +259,7 @@ def test_a_pass_that_does_not_fit_is_made_smaller(
     from trainer.model import GPT
 
     forward = GPT.forward
-    needs_context = flag == "--context"
+    needs_context = flag == "--block_size"
 
     def limited(model: GPT, ids: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
         is_small = len(ids) <= 2 or model.checkpoint_activations
@@ -268,7 +268,7 @@ def test_a_pass_that_does_not_fit_is_made_smaller(
         return forward(model, ids, *arguments, **named)
 
     monkeypatch.setattr(GPT, "forward", limited)
-    full = {**settings, "context": 32} if needs_context else {}
+    full = {**settings, "block_size": 32} if needs_context else {}
     with pytest.raises(MemoryError, match=flag):
         train(dataclasses.replace(config, **full))
     train(dataclasses.replace(config, out=f"{config.out}-small", **settings))
@@ -412,8 +412,8 @@ def test_too_few_tokens_are_more_text_or_a_smaller_context(
         with pytest.raises(ShardError, match="run tokenize on more text") as error:
             train(too_few)
         if texts:
-            assert "give a smaller context" in str(error.value)
-            train(dataclasses.replace(too_few, out=f"{too_few.out}-small", context=8))
+            assert "give a smaller block_size" in str(error.value)
+            train(dataclasses.replace(too_few, out=f"{too_few.out}-small", block_size=8))
         shutil.rmtree(data.parent)
     data = write_tokens(tmp_path / "few", [[1] * 200])
     train(dataclasses.replace(config, data=(str(data),), max_steps=1))

@@ -40,7 +40,7 @@ def keys(tmp_path: Path) -> tuple[str, str]:
 
 
 def config(text_tokens: Path, out: Path, **settings: object) -> TrainConfig:
-    defaults = {"width": 16, "context": 16, "batch_tokens": 64, "max_steps": 2, "val_every": 0}
+    defaults = {"n_embd": 16, "block_size": 16, "batch_tokens": 64, "max_steps": 2, "eval_every": 0}
     return small_config(text_tokens, out, **defaults | settings)
 
 

@@ -33,10 +33,10 @@ MICRO_BATCHES = 4
 def config(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(
         config,
-        batch_tokens=MICRO_BATCHES * config.context,
-        micro_batch=1,
+        batch_tokens=MICRO_BATCHES * config.block_size,
+        device_batch_size=1,
         save_every=0,
-        val_every=3,
+        eval_every=3,
         max_steps=6,
     )
 
@@ -123,7 +123,7 @@ def test_a_signal_within_a_step_saves_the_step_before(
     num_signals: int,
     complete_losses: list[float],
 ) -> None:
-    config = dataclasses.replace(config, val_every=0)
+    config = dataclasses.replace(config, eval_every=0)
     forward = Signalling(GPT.forward, call, num_signals)
     monkeypatch.setattr(GPT, "forward", forward)
     train(config)
@@ -131,15 +131,15 @@ def test_a_signal_within_a_step_saves_the_step_before(
     assert saved_steps(config) == [step] * bool(step)
     assert ("the same command continues here" in capsys.readouterr().out) == bool(step)
     monkeypatch.undo()
-    assert_continues(dataclasses.replace(config, val_every=3), complete_losses)
+    assert_continues(dataclasses.replace(config, eval_every=3), complete_losses)
 
 
 def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, complete_losses: list[float]
 ) -> None:
-    config = dataclasses.replace(config, val_every=1)
-    clip = Signalling(torch.nn.utils.clip_grad_norm_, 2)
-    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", clip)
+    config = dataclasses.replace(config, eval_every=1)
+    grad_clip = Signalling(torch.nn.utils.clip_grad_norm_, 2)
+    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", grad_clip)
     train(config)
     assert saved_steps(config) == [2]
     assert ["val_loss" in record for record in records_of(config.out)] == [True, False]
@@ -206,7 +206,14 @@ def test_ranks_that_stop_in_a_validation_make_no_further_step(
     program = tmp_path / "signalled.py"
     program.write_text(_SIGNAL_IN_VALIDATION)
     settings = {"data": config.data[0], "out": config.out, "preset": "tiny", "device": "cpu"}
-    for name in ("width", "context", "batch_tokens", "micro_batch", "val_every", "max_steps"):
+    for name in (
+        "n_embd",
+        "block_size",
+        "batch_tokens",
+        "device_batch_size",
+        "eval_every",
+        "max_steps",
+    ):
         settings[name] = getattr(config, name)
     result = trainer.run(*flags_of(**settings), ranks=2, program=program)
     assert "at step 3, saved" in result.stdout, result.stdout + result.stderr
@@ -220,7 +227,7 @@ def test_ranks_that_stop_in_a_validation_make_no_further_step(
 def test_a_kill_around_a_validation_loses_no_point_of_the_curve(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    config = dataclasses.replace(config, val_every=2, save_every=2)
+    config = dataclasses.replace(config, eval_every=2, save_every=2)
 
     def kill(*arguments: Any) -> None:
         raise Killed
@@ -244,7 +251,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(
     monkeypatch.setattr(
         "trainer.validation.ValidationSet.figures", lambda *arguments: {"val_loss": next(losses)}
     )
-    config = dataclasses.replace(config, val_every=1, save_every=1, max_steps=7)
+    config = dataclasses.replace(config, eval_every=1, save_every=1, max_steps=7)
     train(config)
     assert saved_steps(config) == [2, 5, 6, 7]
     best = checkpoint.resolve(config.out, is_best=True)
@@ -259,7 +266,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(
 
 
 def test_no_best_checkpoint_is_an_error(config: TrainConfig) -> None:
-    train(dataclasses.replace(config, max_steps=1, val_every=0))
+    train(dataclasses.replace(config, max_steps=1, eval_every=0))
     with pytest.raises(checkpoint.CheckpointError, match="leave out --checkpoint best"):
         load_pretrained(config.out, is_best=True)
     with pytest.raises(SettingsError, match="give one of them"):
@@ -299,7 +306,7 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_soon(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     # A run of ten steps reports it, and does not wait for the next checkpoint.
-    config = dataclasses.replace(config, save_every=15, val_every=0, max_steps=45)
+    config = dataclasses.replace(config, save_every=15, eval_every=0, max_steps=45)
     folders = []
 
     def write_files(saver: Saver, folder: Path, *arguments: Any) -> None:

@@ -127,7 +127,7 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
     (tmp_path / "text").write_text(text)
     torch.manual_seed(0)
     tokenizer = Tokenizer(tmp_path / "tokenizer.json")
-    model = GPT(ModelConfig(vocab_size=40, context=32, n_layer=1, n_head=2, width=32)).eval()
+    model = GPT(ModelConfig(vocab_size=40, block_size=32, n_layer=1, n_head=2, n_embd=32)).eval()
     (score_of_text,) = score_texts(model, tokenizer, [text], 39)
     report = describe_score(score_of_text, text)
     lost = len(text.encode()) - written
@@ -146,6 +146,6 @@ def test_a_text_that_cannot_be_tokenized_has_no_perplexity(
     make: Callable[[], Loaded], tmp_path: Path
 ) -> None:
     make().save(str(tmp_path / "tokenizer.json"))
-    model = GPT(ModelConfig(vocab_size=40, context=32, n_layer=1, n_head=2, width=32)).eval()
+    model = GPT(ModelConfig(vocab_size=40, block_size=32, n_layer=1, n_head=2, n_embd=32)).eval()
     with pytest.raises(ValueError, match="the tokenizer cannot write any of it"):
         score_texts(model, Tokenizer(tmp_path / "tokenizer.json"), ["порт"], 39)

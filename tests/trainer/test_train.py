@@ -25,13 +25,13 @@ from trainer.distributed import run_lock
 SMALL = (
     "--preset",
     "tiny",
-    "--width",
+    "--n_embd",
     32,
-    "--context",
+    "--block_size",
     32,
     "--batch_tokens",
     512,
-    "--micro_batch",
+    "--device_batch_size",
     4,
 )
 QUIET = ("--device", "cpu", "--no_compile")
@@ -155,7 +155,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(
         "constant",
         "--warmup_steps",
         5,
-        "--val_every",
+        "--eval_every",
         0,
         "--save_every",
         10,
@@ -211,7 +211,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
         *QUIET,
         "--save_every",
         5,
-        "--val_every",
+        "--eval_every",
         7,
         "--schedule",
         "constant",
@@ -247,7 +247,7 @@ def test_a_signal_saves_and_neither_it_nor_a_kill_alters_a_loss(
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 60, "--save_every", 7)
     arguments += (
-        "--val_every",
+        "--eval_every",
         10,
         "--dropout",
         0.1,

@@ -93,7 +93,7 @@ def documents_of(run: str, step: int, max_steps: int = 0) -> Iterator[dict[str, 
     # End-of-text keeps its id, which is below all numbers.
     first_number = corpora.tokenizer.eot + 1
     url_ids = _number_documents(corpora, first_number)
-    batch = config.windows_per_batch(record.model["context"])
+    batch = config.windows_per_batch(record.model["block_size"])
     first_sample = (step - 1) * batch
     windows = corpora.sampler(config).windows(first_sample, batch)
     for sample, window in enumerate(windows, first_sample):

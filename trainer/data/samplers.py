@@ -1,6 +1,6 @@
 """The tokens of training sample i: pure functions of (seed, i), the same on any number of ranks.
 
-A sampler is anything with a `context` and `windows(first, count)`. Its samples never end. It has
+A sampler is anything with a `block_size` and `windows(first, count)`. Its samples never end. It has
 no state to save, and it does not read the samples before `first`.
 """
 
@@ -27,10 +27,10 @@ _remember_two = functools.lru_cache(maxsize=2)
 class Sampler(Protocol):
     """An endless sequence of training samples."""
 
-    context: int
+    block_size: int
 
     def windows(self, first: int, count: int) -> np.ndarray:
-        """Return samples first … first+count−1: token ids (count, context + 1).
+        """Return samples first … first+count−1: token ids (count, block_size + 1).
 
         In each row, `[:-1]` are the inputs and `[1:]` the targets.
         """
@@ -40,7 +40,7 @@ class Packed:
     """All documents in a permuted order, each after an end-of-text, cut into windows.
 
         stream   ⏎ c c c c ⏎ a a ⏎ b b b b b b ⏎ …       a new permutation every epoch, without end
-        window 0 ⏎ c c c c                                context 4: five tokens,
+        window 0 ⏎ c c c c                                block size 4: five tokens,
         window 1         c ⏎ a a ⏎                        the last of which is the next one's first
 
     Over an epoch every token of every document, and each end-of-text, is predicted exactly once:
@@ -54,13 +54,13 @@ class Packed:
     def __init__(
         self,
         documents: Documents,
-        context: int,
+        block_size: int,
         eot: int,
         seed: int,
         subset: np.ndarray | None = None,
     ) -> None:
         self.documents = documents
-        self.context = context
+        self.block_size = block_size
         self.eot = eot
         self.seed = seed
         self._subset = subset
@@ -76,12 +76,12 @@ class Packed:
 
         Samples first_window(e) … first_window(e+1)−1 are those of epoch e.
         """
-        return -(-epoch * self.epoch_tokens // self.context)
+        return -(-epoch * self.epoch_tokens // self.block_size)
 
     def windows(self, first: int, count: int) -> np.ndarray:
-        width = self.context + 1
+        width = self.block_size + 1
         out = np.full((count, width), self.eot, dtype=self.documents.dtype)
-        begin = self._windows_of(np.arange(first, first + count)) * self.context
+        begin = self._windows_of(np.arange(first, first + count)) * self.block_size
         self._copy(
             out.reshape(-1), begin=begin, length=np.full(count, width), at=np.arange(count) * width
         )
@@ -89,7 +89,7 @@ class Packed:
 
     def _windows_of(self, samples: np.ndarray) -> np.ndarray:
         """Return the window of each sample: a window of the sample's epoch."""
-        epochs = samples * self.context // self.epoch_tokens
+        epochs = samples * self.block_size // self.epoch_tokens
         windows = samples.copy()
         for epoch in np.unique(epochs).tolist():
             first = self.first_window(epoch)
@@ -165,11 +165,11 @@ class Mixture:
     Of samples 0 … i−1, ⌊i · share⌋ are from the first. So sources are spread evenly, and the number
     of a source's samples in a batch is within one of its share. Both samplers are read in order, so
     no token is skipped. `share`, from 0 to 1, is rounded to a multiple of 2**-40. Both
-    samplers have the same context.
+    samplers have the same block size.
     """
 
     def __init__(self, first: Sampler, second: Sampler, share: float) -> None:
-        self.context = first.context
+        self.block_size = first.block_size
         self._first = first
         self._second = second
         self._share = round(share * (1 << _SHARE_BITS))
@@ -190,7 +190,7 @@ class Mixture:
         of_first = _read(self._first, before, count - num_second)
         of_second = _read(self._second, first - before, num_second)
         dtype = np.promote_types(of_first.dtype, of_second.dtype)
-        out = np.empty((count, self.context + 1), dtype)
+        out = np.empty((count, self.block_size + 1), dtype)
         out[~is_second] = of_first
         out[is_second] = of_second
         return out
@@ -213,7 +213,7 @@ def mix(samplers: Sequence[Sampler], weights: Sequence[float]) -> Sampler:
 
 def longbiased(
     documents: Documents,
-    context: int,
+    block_size: int,
     eot: int,
     seed: int,
     long_min_tokens: int = 512,
@@ -227,8 +227,8 @@ def longbiased(
     42 documents that it joined. Raises ValueError if no document is long.
     """
     is_long = documents.lengths >= long_min_tokens
-    from_long = Packed(documents, context, eot, seed ^ _LONG_SEED, np.flatnonzero(is_long))
-    from_all = Packed(documents, context, eot, seed)
+    from_long = Packed(documents, block_size, eot, seed ^ _LONG_SEED, np.flatnonzero(is_long))
+    from_all = Packed(documents, block_size, eot, seed)
     return Mixture(from_long, from_all, long_fraction)
 
 
