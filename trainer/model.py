@@ -303,14 +303,15 @@ class GPT(nn.Module):
         if self.config.embedding_width:
             x = self.embedding_down(x)
         dtype = self.compute_dtype or self.wte.weight.dtype
-        logits = F.linear(x.to(dtype), self.wte.weight.to(dtype))
+        weight = self.wte.weight.to(dtype)
         if targets is None:
-            return logits[..., : self.config.vocab_size]
+            return F.linear(x.to(dtype), weight)[..., : self.config.vocab_size]
         # The padding is masked here. A view without it has rows that a GPU reads and writes more
         # slowly.
-        logits = logits.flatten(0, 1).float()
+        logits = F.linear(x.flatten(0, 1).to(dtype), weight).float()
         # In place and unknown to autograd: its gradient is 0 in any case, and a masked copy would
-        # write all logits again, forward and backward.
+        # write all logits again, forward and backward. So would the gradient of `logits` if that
+        # were a view.
         with torch.no_grad():
             logits[:, self.config.vocab_size :] = -math.inf
         loss = F.cross_entropy(logits, targets.flatten(), reduction=reduction, ignore_index=-100)

@@ -77,7 +77,6 @@ def test_a_run_with_only_damaged_checkpoints_names_each(
         path.write_bytes(path.read_bytes()[:-10])
     contents_before = contents(run)
     error = error_of(capsys, *flags(config))
-    assert f"no checkpoint in {run / 'checkpoints'} is intact: " in error
     assert "step-00000002/model.safetensors is missing" in error
     assert "step-00000004/training" in error
     assert "step-00000006/checkpoint.json cannot be read" in error
@@ -415,9 +414,7 @@ def test_one_import_has_the_interface_and_loads_nothing() -> None:
 
 def test_training_imports_no_heavy_package() -> None:
     heavy = ["apache_beam", "owt_pipeline", "tokenizers", "tiktoken", "transformers", "tensorboard"]
-    modules = ", ".join(
-        f"trainer.{name}" for name in ("loop", "tools.sample", "tools.evaluate", "tools.export")
-    )
+    modules = ", ".join(f"trainer.{name}" for name in ("loop", "sample", "evaluate", "export"))
     code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
