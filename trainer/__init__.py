@@ -81,8 +81,6 @@ def _needs_torch() -> ImportError:
 # Python imports the package while it looks for the module of `python -m`. It prints an ImportError
 # with the package's own name as one line, without a traceback.
 _is_command = sys.argv[:1] == ["-m"]
-_commands = {argument.removeprefix("-m") for argument in sys.orig_argv}
-if _is_command and "trainer.train" in _commands:
-    raise ImportError("the command is `python -m trainer`", name=__name__)
-if _is_command and not _commands.intersection(_WITHOUT_TORCH) and find_spec("torch") is None:
+_needs_no_torch = any(name in argument for name in _WITHOUT_TORCH for argument in sys.orig_argv)
+if _is_command and not _needs_no_torch and find_spec("torch") is None:
     raise _needs_torch()

@@ -6,12 +6,11 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from schemas import SettingsError, option
-from schemas.settings import from_table
 from schemas.values import convert, did_you_mean
 
 ACTIVATIONS = ("gelu", "relu2")
@@ -372,9 +371,3 @@ def schedule_factor(
 def _progress(step: int, start: int, end: int) -> float:
     """Return how far a decay from step `start` on is after this step; 1 at step `end` − 1."""
     return min(1.0, (step - start + 1) / max(1, end - start))
-
-
-def config_of(settings: Mapping[str, Any], where: str) -> TrainConfig:
-    """Return the settings of a checkpoint's record; raises SettingsError for an unknown one."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    return from_table(TrainConfig, given, where)

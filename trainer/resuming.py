@@ -20,7 +20,7 @@ from trainer.checkpoint import (
     latest,
     read_metrics,
 )
-from trainer.config import SHAPE, ModelConfig, TrainConfig, config_of
+from trainer.config import SHAPE, ModelConfig, TrainConfig
 from trainer.data.corpora import Corpora
 from trainer.distributed import Ranks, run_lock
 from trainer.model import GPT
@@ -163,7 +163,7 @@ def check_same_run(
     shape = model.config if model else config.model_config(corpora.tokenizer.vocab_size)
     if before.model | {"dropout": shape.dropout} != dataclasses.asdict(shape):
         refused.append(f"the model was {ModelConfig(**before.model)}, is {shape}")
-    old_config = config_of(before.settings, path.name)
+    old_config = TrainConfig(**before.settings)
     for field in dataclasses.fields(config):
         # `data` is compared by the shards' digests, not by where they are.
         if not field.metadata["shapes_bytes"] or field.name == "data":

@@ -121,9 +121,7 @@ def test_compiled_masks_equal_plain_ones_and_compile_once(
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_a_checkpoint_through_pinned_memory_is_of_its_step(
-    tmp_path: Path, tokenizer_file: Path
-) -> None:
+def test_a_background_checkpoint_is_of_its_step(tmp_path: Path, tokenizer_file: Path) -> None:
     saver = Saver(tmp_path, tokenizer_file)
     model = torch.nn.Linear(1000, 1000, bias=False, device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -140,11 +138,6 @@ def test_a_checkpoint_through_pinned_memory_is_of_its_step(
             model.weight.fill_(9)
         average.add_(1)
     saver.wait()
-    assert all(
-        tensor.is_pinned()
-        for name, tensor in saver._host_copies.items()
-        if not name.endswith("step")
-    )
     for number in (1, 2):
         folder = tmp_path / "checkpoints" / f"step-0000000{number}"
         assert load_file(folder / "model.safetensors")["weight"].mean() == number

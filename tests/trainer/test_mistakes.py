@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from schemas import SettingsError
 from schemas.settings import ExitCode
@@ -64,24 +63,6 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-def test_a_run_with_only_damaged_checkpoints_names_each(
-    config: TrainConfig, capsys: Capture
-) -> None:
-    train(config)
-    run = Path(config.out)
-    first, second, third = checkpoint.checkpoints(run)
-    (first / "model.safetensors").unlink()
-    for path in (second / "training.safetensors", third / "checkpoint.json"):
-        path.write_bytes(path.read_bytes()[:-10])
-    contents_before = contents(run)
-    error = error_of(capsys, *flags(config))
-    assert "step-00000002/model.safetensors is missing" in error
-    assert "step-00000004/training" in error
-    assert "step-00000006/checkpoint.json cannot be read" in error
-    assert f"move {run} aside to start at step 0" in error
-    assert contents(run) == contents_before | {".lock": (run / ".lock").read_bytes()}
 
 
 def test_a_token_id_outside_the_vocabulary_names_file_and_row(
@@ -146,20 +127,6 @@ def test_a_split_that_is_missing_or_too_short_is_named(
     assert main(flags(config, data=data, eval_every=0, out=str(tmp_path / "unvalidated"))) == 0
 
 
-def test_a_micro_batch_that_does_not_fit_on_the_gpu_is_named(
-    config: TrainConfig, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: object, **named: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
-
-    monkeypatch.setattr("trainer.model.GPT.forward", full)
-    assert error_of(capsys, *flags(config)) == (
-        "a forward pass of 8 windows does not fit in the GPU's memory: give a smaller "
-        "--device_batch_size, or "
-        "--checkpoint_activations (CUDA out of memory)"
-    )
-
-
 @pytest.mark.parametrize(
     ("limit", "file"),
     [
@@ -186,21 +153,6 @@ def test_a_file_that_a_full_disk_refuses_is_named(
     (line,) = done.stderr.splitlines()
     assert file in line
     assert "File too large" in line
-
-
-@pytest.mark.slow
-def test_without_a_compiler_the_flag_that_needs_none_is_named(
-    config: TrainConfig, tmp_path: Path
-) -> None:
-    missing = str(tmp_path / "missing")
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": missing}
-    environment |= {"CC": missing, "CXX": missing, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "trainer", *flags(config, eval_every=0), "--compile"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "torch.compile failed (" in line
-    assert line.endswith("or give --no_compile")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from tests.trainer.conftest import generate
 from trainer.config import OPTIMIZERS, schedule_factor
 from trainer.data.loader import DocumentBlocks
-from trainer.device import default_device_batch
 from trainer.huggingface import from_huggingface, to_huggingface
 from trainer.model import GPT, PRESETS, ModelConfig
 from trainer.optim import make_optimizers
@@ -226,15 +225,6 @@ def test_adafactor_equals_transformers_except_for_keys_biases() -> None:
         torch.testing.assert_close(*moves, rtol=2e-3, atol=1e-6, msg=name)
 
 
-def test_muon_has_the_blocks_matrices_and_not_the_embeddings() -> None:
-    model = GPT(MODEL)
-    hidden, _ = make_optimizers("muon", model, lr=1e-3, weight_decay=0.1)
-    owned = {id(p) for group in hidden.param_groups for p in group["params"]}
-    assert owned == {
-        id(p) for name, p in model.named_parameters() if name.startswith("h.") and p.dim() == 2
-    }
-
-
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
 def test_the_learning_rate_warms_up_and_ends_at_its_floor(schedule: str) -> None:
     rates = [schedule_factor(step, schedule, 10, 100) for step in range(100)]
@@ -261,13 +251,6 @@ def test_each_schedule_has_its_shape(
     assert [schedule_factor(step, schedule, 0, 100) for step in steps] == pytest.approx(
         rates, abs=1e-3
     )
-
-
-def test_the_default_micro_batch_has_16384_tokens_on_a_gpu() -> None:
-    gpu = torch.device("cuda")
-    windows = [default_device_batch(block_size, gpu) for block_size in (128, 1024, 4096, 100_000)]
-    assert windows == [128, 16, 4, 1]
-    assert default_device_batch(1024, torch.device("cpu")) == 8
 
 
 @pytest.mark.parametrize("done", [0, 1_000, 1_200, 9_999, 1_000_000])

@@ -343,13 +343,6 @@ def test_a_run_gets_a_folder_of_its_own(config: TrainConfig, tmp_path: Path) -> 
     assert (tmp_path / "published" / "checkpoints").is_dir()
 
 
-def test_a_model_is_exported_into_another_folder(
-    run: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    assert line_of(capsys, export.main, run, run).endswith("give another one")
-    assert export.main([str(run), str(tmp_path / "another")]) == 0
-
-
 def test_an_evaluation_gets_what_to_evaluate(
     run: Path, config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:

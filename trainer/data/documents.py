@@ -23,7 +23,7 @@ from schemas import SettingsError, option
 from schemas.quantities import pluralize
 from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import run_command
-from trainer.config import config_of
+from trainer.config import TrainConfig
 from trainer.data.corpora import Corpora, open_corpora
 from trainer.data.mapped_documents import Documents
 
@@ -77,7 +77,7 @@ def documents_of(run: str, step: int, max_steps: int = 0) -> Iterator[dict[str, 
     """
     path = resolve(run)
     record = read_record(path)
-    config = config_of(record.settings, str(path))
+    config = TrainConfig(**record.settings)
     last_step = max(config.max_steps, max_steps)
     if step > last_step:
         raise SettingsError(
