@@ -191,7 +191,11 @@ def read_release(pages: Sequence[LabelledPage], seeds: Sequence[int], path: Path
             )
         missing = [seed for seed in seeds if f"seed_{seed}" not in arrays]
         if missing:
-            raise ValueError(f"{path.name} has no seed {missing[0]}")
+            seeds_of_release = [seed for seed in seeds if seed not in missing]
+            raise ValueError(
+                f"{path.name} has no seed {missing[0]}, so the means would be of other fits; "
+                f"compare with --seeds {' '.join(map(str, seeds_of_release))}"
+            )
         indexes = [index_of[_digest(page)] for page in pages]
         return {seed: arrays[f"seed_{seed}"][indexes] for seed in seeds}
 
