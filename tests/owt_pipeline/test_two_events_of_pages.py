@@ -153,7 +153,7 @@ def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
 
 
 def test_a_killed_growth_goes_on_whatever_the_settings_name(run: Path, finished_run: Path) -> None:
-    """The settings do not name a source from which something is published, as an older copy."""
+    """Older settings do not name a source from which something is published."""
     dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
     earlier_settings = (run / "settings.toml").read_bytes()
     with stopping_at_publication_of("fetch"):
