@@ -217,7 +217,8 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
         return done
 
     num_rows = sum(size_by_key.values()) if rows_by_key else None
-    with progress.step(title(work.stage, step), shards=len(keys), rows=num_rows):
+    name = title(work.stage, step)
+    with progress.step(name, shards=len(keys), rows=num_rows, unit=step.unit):
         num_threads = max_concurrent or workers
         finished: Iterator[tuple[int, Done]]
         if num_threads == 1:

@@ -224,6 +224,7 @@ class Step:
       keys: parts that exist even if nothing is sent to them; by default the shards to be made.
       rows: input rows of each part, for the progress and to start the largest parts first; by
         default the rows sent.
+      unit: what `rows` and `progress.advance` count: rows or bytes.
       outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's
         own schema.
       max_concurrent: number of parts that this process makes at once in threads, for work that
@@ -235,6 +236,7 @@ class Step:
     name: str = SHARDS
     keys: Callable[[StageRun], Iterable[int]] = _pending_shards
     rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _unknown
+    unit: str = "rows"
     outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _unknown
     max_concurrent: int | Callable[[StageRun], int] = 0
 

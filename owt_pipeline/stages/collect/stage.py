@@ -16,6 +16,7 @@ from owt_pipeline.stages.collect.rules import describe_blocklists
 from owt_pipeline.stages.collect.shards import (
     READ_KIND,
     SOURCES_STEP,
+    bytes_by_part,
     merge_shard,
     read_part,
     sources_to_read,
@@ -58,7 +59,8 @@ class Collect(Stage):
             read_part,
             SOURCES_STEP,
             keys=lambda run: range(len(sources_to_read(run)) + run.plan.num_settled),
-            rows=lambda run: {},  # not known before they are read
+            rows=bytes_by_part,
+            unit="bytes",
             max_concurrent=_max_concurrent_sources,
         ),
         Step(merge_shard),

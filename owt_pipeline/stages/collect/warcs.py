@@ -57,5 +57,6 @@ def _rows(kind: ArchiveKind, file: Any, tally: Tally) -> Iterator[dict[str, Any]
         # Status 0 means that the bytes are not an HTTP response.
         elif capture.status not in (0, *REDIRECTS) and is_html(capture.content_type or ""):
             line += 1
+            tally.bytes_read = file.tell()
             url = " ".join(capture.url.split())
             yield {"line": line, "url": as_text(url)}
