@@ -48,8 +48,7 @@ class Stage:
 
     The attributes declare what the stage reads, does and writes. The methods are in the order in
     which they are called; most stages override few of them. `owt_pipeline/stages/export/stage.py`
-    is an example to copy. Instances have no state, so any process can create one from the class's
-    name.
+    is an example to copy. Instances have no state, so any process can create one from its name.
 
     Attributes:
       name: the stage's name.

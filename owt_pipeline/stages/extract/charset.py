@@ -59,7 +59,7 @@ _UTF16_SAMPLE_BYTES = 1 << 16
 
 # The standard decodes gbk by its superset. The euc_jp of Python lacks the numbers in circles that
 # Windows writes, and reads the pairs after them one byte off.
-_SUPERSETS = {"gbk": "gb18030", "euc-jp": "euc_jis_2004"}
+_SUPERSETS = {"gbk": "gb18030", "euc_jp": "euc_jis_2004"}
 
 # For detection only: other charsets of the standard can be declared, too (`lookup`).
 _DETECTED = tuple(
@@ -137,7 +137,8 @@ def lookup(label: str | None) -> str | None:
     encoding = webencodings.lookup(label)
     if encoding is None or encoding.name in ("replacement", "x-user-defined"):
         return None
-    return _SUPERSETS.get(encoding.name, encoding.codec_info.name)
+    name: str = encoding.codec_info.name
+    return _SUPERSETS.get(name, name)
 
 
 def _declared(body: bytes, header: str | None) -> list[str]:
@@ -188,7 +189,8 @@ def _detect(body: bytes) -> str | None:
     confidence_of_default = confidences[0] if confidences else 0.0
     if guesses[0]["confidence"] < _MIN_TIMES_AS_SURE * confidence_of_default:
         return None
-    name = lookup(guesses[0]["encoding"]) or "cp1252"
+    name = codecs.lookup(guesses[0]["encoding"]).name
+    name = _SUPERSETS.get(name, name)
     letters = set()
     for letter in sample.decode(name, "replace"):
         if letter.isalpha() and not letter.isascii():

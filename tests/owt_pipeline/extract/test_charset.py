@@ -217,7 +217,6 @@ def test_stray_bytes_do_not_change_declared_utf8() -> None:
 @pytest.mark.parametrize(
     ("label", "body", "expected"),
     [
-        ("gbk", b"\xb0\xa1\xfeY", "啊\u9fb4"),
         ("x-sjis", b"\x82\xa0\x87@", "あ①"),
         ("euc-jp", b"\xad\xa1\xbe\xcf\xa4\xa2", "①章あ"),
         ("big5", b"\xa4@\xf9\xd8", "一裏"),
