@@ -137,13 +137,13 @@ class Options:
     )
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
-        "index in which the source `wayback` looks up a URL: the Wayback Machine's, or one of "
-        "pywb (.../COLLECTION/cdx)",
+        "index in which the source `wayback` looks up a URL: the Wayback Machine's or a "
+        "copy with its interface",
         metavar="URL",
     )
     wayback_pages: str = option(
         "https://web.archive.org/web",
-        "root of the captures of `wayback`: the Wayback Machine's, or a collection of pywb",
+        "root of the captures of `wayback`",
         metavar="URL",
     )
     wayback_delay: float = not_in_key(
