@@ -378,7 +378,7 @@ def _count_settled(plan: StagePlan) -> int:
 def _can_patch(plan: StagePlan, workdir: Storage, shard: int) -> bool:
     """Return whether a shard can be made from the published shard, without the inputs."""
     record = plan.published_records.get(shard)
-    if not plan.stage.can_patch or record is None:
+    if not plan.stage.patched_part or record is None:
         return False
-    is_patch = first_difference(plan.parts[shard], record.parts) in ("", plan.stage.history)
-    return is_patch and not lost_files(workdir, record.files)
+    difference = first_difference(plan.parts[shard], record.parts)
+    return difference in ("", plan.stage.patched_part) and not lost_files(workdir, record.files)
