@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.card import Config, published_card
 from owt_pipeline.engine.keys import Cause, rebuild_advice
+from owt_pipeline.engine.takedowns import in_force
 from owt_pipeline.errors import UsageError, UserError, command
-from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run

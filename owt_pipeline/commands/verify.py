@@ -26,8 +26,8 @@ from owt_pipeline.command_line import Command, CommandParser, add_output_flags, 
 from owt_pipeline.commands.id_accounting import decision_problems, id_problems, unique_problems
 from owt_pipeline.engine.keys import Cause, rebuild_advice
 from owt_pipeline.engine.stage import FINAL_DATASETS, KINDS_NEVER_DELETED
+from owt_pipeline.engine.takedowns import in_force
 from owt_pipeline.errors import UserError, command
-from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import COPY, problem_of_copy, require_run

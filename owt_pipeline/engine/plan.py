@@ -36,9 +36,9 @@ from owt_pipeline.engine.stage import (
     recorded_sources,
     records_of,
 )
+from owt_pipeline.engine.takedowns import in_force
 from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import NotFound, UserError, command
-from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import RecordPath, lost_files
 from owt_pipeline.ledger.dataset import DatasetReader, RecordsReader
 from owt_pipeline.storage.folder import Storage, at_once

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.demo.server import serving
-from owt_pipeline.formats.takedowns import Takedown, write_takedowns
+from owt_pipeline.engine.takedowns import Takedown, write_takedowns
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, one_part
-from owt_pipeline.formats.takedowns import read_takedowns
+from owt_pipeline.engine.takedowns import read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter, surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.formats.fingerprint import fingerprints
+from owt_pipeline.engine.takedowns import fingerprints
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.stages.export.forgotten_texts import ForgottenTexts
 from schemas.manifest import ROOT
@@ -169,7 +169,7 @@ def test_other_hashing_is_noticed_and_the_advice_works(
     forget(run, NAMED)
     import_texts(run, LATER, "--add")
     with monkeypatch.context() as patch:
-        patch.setattr("owt_pipeline.formats.takedowns.hashing", lambda: "another")
+        patch.setattr("owt_pipeline.engine.takedowns.hashing", lambda: "another")
         forget_processes()
         error = ask_owt("run", run, *FLAGS, code=1)
         assert "hashes texts in another way than this release" in error

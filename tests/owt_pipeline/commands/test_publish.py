@@ -19,7 +19,7 @@ import yaml
 
 from owt_pipeline.commands import publish, verify
 from owt_pipeline.commands.card import Config, published_card
-from owt_pipeline.formats.takedowns import Takedown, write_takedowns
+from owt_pipeline.engine.takedowns import Takedown, write_takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
