@@ -291,6 +291,6 @@ def test_the_wheel_runs_the_demo_and_the_trainer_its_tokens(tmp_path: Path) -> N
     subprocess.run([sys.executable, "-m", "zipfile", "-e", built, tmp_path], check=True)
     command = [sys.executable, "-c", TRAIN, "--data", "demo-run/tokens", "--out", "gpt2"]
     command += ["--preset", "tiny", "--batch_tokens", "256", "--max_steps", "3"]
-    command += ["--warmup_steps", "1", "--val_every", "3"]
+    command += ["--warmup_steps", "1", "--eval_every", "3"]
     run(command, tmp_path)
     assert list((tmp_path / "gpt2").rglob("*.safetensors"))

@@ -15,9 +15,10 @@ import torch
 from benchmarks import compare
 from benchmarks.compare import Score, difference, read_documents, table
 from trainer.data.text import Tokenizer
+from trainer.evaluate import score_texts
 from trainer.loop import train
 from trainer.model import GPT, ModelConfig
-from trainer.tools.evaluate import score_documents, text_windows
+from trainer.validation import text_windows
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 
@@ -50,7 +51,7 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
         data = write_tokens(tmp_path / name / "tokens", list(map(tokenizer.encode, shuffled)))
         for seed in (1, 2, 3):
             runs.append(str(tmp_path / f"{name}-{seed}"))
-            train(small_config(data, Path(runs[-1]), max_steps=30, val_every=0, seed=seed))
+            train(small_config(data, Path(runs[-1]), max_steps=30, eval_every=0, seed=seed))
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:40]))
     flags = ["--eval_text", str(held_out), "--device", "cpu"]
@@ -82,7 +83,7 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
             small_config(
                 tmp_path / "plain/tokens",
                 Path(other_run),
-                **{"max_steps": 30, "val_every": 0} | settings,
+                **{"max_steps": 30, "eval_every": 0} | settings,
             )
         )
         assert compare.main([*runs, other_run, *flags]) == 2
@@ -99,20 +100,21 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
         assert f"{again} is named twice" in capsys.readouterr().err
 
 
-def test_each_document_is_scored_independently() -> None:
+def test_each_document_is_scored_independently(tokenizer_file: Path) -> None:
     torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=50, context=16, n_layer=1, n_head=2, width=16)).eval()
-    documents = [torch.randint(49, (length,)).tolist() for length in (3, 40, 1, 16, 17, 33)]
+    model = GPT(ModelConfig(vocab_size=400, block_size=16, n_layer=1, n_head=2, n_embd=16)).eval()
+    tokenizer = Tokenizer(tokenizer_file)
+    texts = [" é漢"[k % 3] * length for k, length in enumerate((3, 40, 1, 16, 17, 33))]
     for stride in (0, 5):
-        found = score_documents(model, documents, 49, stride=stride, micro_batch=4)
-        for ids, nats in zip(documents, found.tolist(), strict=True):
+        scores = score_texts(model, tokenizer, texts, 399, stride=stride, device_batch_size=4)
+        for text, score in zip(texts, scores, strict=True):
             expected = 0.0
-            for inputs, targets in text_windows([49, *ids], 16, stride or 16):
-                logits = model(torch.tensor([inputs]))[0].log_softmax(-1)
-                expected -= sum(
-                    logits[k - len(targets), target].item() for k, target in enumerate(targets)
-                )
-            assert nats == pytest.approx(expected, rel=1e-4)
+            for ids, num_targets in text_windows([399, *tokenizer.encode(text)], 16, stride):
+                logits = model(ids[None, :-1])[0].log_softmax(-1)
+                targets = ids[-num_targets:]
+                chosen = logits[-num_targets:].gather(1, targets[:, None])
+                expected -= chosen.sum().item()
+            assert score.nats == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("between", ["\n", "\r\n"])

@@ -219,7 +219,7 @@ def test_a_run_trains_from_a_public_bucket_without_credentials(
     shape = [
         "--preset",
         "tiny",
-        "--context",
+        "--block_size",
         "32",
         "--batch_tokens",
         "256",

@@ -29,7 +29,7 @@ DOCUMENTS = [[1, 2, 3] * 9, [], [7], list(range(60))]
 def test_written_documents_are_read_in_their_order(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], num_val: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.block_size() as patch:
         patch.setattr(shard_writer, "_TOKENS_PER_FILE", 7)
         folder = tmp_path_factory.mktemp("shards") / "mine"
         generated = (iter(document) for document in documents)
@@ -53,7 +53,7 @@ def test_a_model_trains_on_written_shards(tmp_path: Path, tokenizer_file: Path) 
         eot=399,
         tokenizer=tokenizer_file,
     )
-    config = small_config(tokens, tmp_path / "run", batch_tokens=256, max_steps=2, val_every=2)
+    config = small_config(tokens, tmp_path / "run", batch_tokens=256, max_steps=2, eval_every=2)
     train(config)
     copied = tmp_path / "run" / "checkpoints" / "step-00000002" / "tokenizer.json"
     assert copied.read_bytes() == tokenizer_file.read_bytes()
