@@ -39,7 +39,7 @@ STAGES = (
 # commands by name. Nothing imports `owt_pipeline` itself, which is the face of the package.
 FLOORS = (
     ("schemas",),
-    ("errors", "foreign_words", "progress", "version"),
+    ("additions", "errors", "foreign_words", "progress", "version"),
     ("storage",),
     ("ledger",),
     ("engine", "formats"),
@@ -65,8 +65,8 @@ ALCOVES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("stage",),
     ),
     "extract": (
-        ("built_in", "legacy_charsets"),
-        ("options", "charset"),
+        ("built_in", "charset"),
+        ("options",),
         ("html",),
         ("content",),
         ("extractor",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -54,7 +54,6 @@ class Collect(Stage):
     options = Options
     version = 11
     libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
-    flags = flags_by_kind()
     steps = (
         Step(
             read_part,
@@ -67,6 +66,11 @@ class Collect(Stage):
         Step(merge_shard),
     )
     example = "owt run run --until collect --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Return the flag that names sources of each kind, also of the kinds of packages."""
+        return flags_by_kind()
 
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return what identifies each source; raise UserError if a new run has none."""

@@ -18,7 +18,6 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
 from owt_pipeline.engine.sources import PAGES_FLAG
@@ -185,7 +184,6 @@ class Fetch(Stage):
     version = 12
     libraries = ("fastwarc", "isal")
     history = "rounds"
-    flags = MappingProxyType({PAGES: PAGES_FLAG})
     steps = (
         Step(_index_archive, "index", keys=_archive_files),
         Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
@@ -223,6 +221,11 @@ class Fetch(Stage):
         of_generation = dataclasses.replace(options, pages_from=uris, sources=sources)
         _check_user_agent(of_generation)
         return of_generation
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Return the flag that names archive files."""
+        return {PAGES: PAGES_FLAG}
 
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return the archive files that `--pages_from` names."""
