@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from owt_pipeline.engine.sources import key_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.archives import archives_of_option, package_of_archive
