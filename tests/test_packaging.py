@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from owt_pipeline import __version__
 from owt_pipeline.__main__ import PACKAGES_OF_COMMANDS
 from owt_pipeline.engine.stage import Stage
-from owt_pipeline.engine.worker_packages import package_options
+from owt_pipeline.engine.submission import package_options
 from owt_pipeline.ledger import versions
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.import_text.stage import STAGE as IMPORT

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -83,8 +82,6 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, beam_flags)
     tables = config.read_config(path)
     runtime = runtime_of(folder, arguments, beam_flags, tables)
-    # Only a run of all stages may remove at its end the work of interrupted runs.
-    runtime = replace(runtime, is_complete=arguments.until == LAST)
     stages = list(STAGES.values())
     flags_by_stage = {stage.name: flags_given(stage.options, arguments) for stage in stages}
     # A flag replaces its setting. With `--add`, new sources follow the sources in the settings.

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from owt_pipeline.engine.own_code import load_own, try_own
 from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.formats.own_code import load_own, try_own
 from schemas import Reason
 
 _SIGNAL = re.compile(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from owt_pipeline.engine.own_code import describe_own
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, rows_of_input
 from owt_pipeline.errors import UsageError
+from owt_pipeline.formats.own_code import describe_own
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.clean.contamination import (

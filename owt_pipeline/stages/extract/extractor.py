@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.additions import EXTRACTORS, additions_to
-from owt_pipeline.engine.own_code import describe_own, load_own, try_own
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.own_code import describe_own, load_own, try_own
 from owt_pipeline.stages.extract.built_in import BUILT_IN, TextFunction
 from owt_pipeline.stages.extract.built_in import Settings as Settings
 from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata

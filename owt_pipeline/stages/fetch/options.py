@@ -13,7 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from owt_pipeline.engine.sources import key_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.archives import archives_of_option, package_of_archive
@@ -137,13 +137,13 @@ class Options:
     )
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
-        "index in which the source `wayback` looks up a URL: the Wayback Machine's, or one of "
-        "pywb (.../COLLECTION/cdx)",
+        "index in which the source `wayback` looks up a URL: the Wayback Machine's or a "
+        "copy with its interface",
         metavar="URL",
     )
     wayback_pages: str = option(
         "https://web.archive.org/web",
-        "root of the captures of `wayback`: the Wayback Machine's, or a collection of pywb",
+        "root of the captures of `wayback`",
         metavar="URL",
     )
     wayback_delay: float = not_in_key(

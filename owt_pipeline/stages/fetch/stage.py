@@ -20,7 +20,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from owt_pipeline.engine.sources import PAGES_FLAG
+from owt_pipeline.engine.generations import PAGES_FLAG
 from owt_pipeline.engine.stage import (
     SHARDS,
     Recorded,
