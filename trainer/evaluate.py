@@ -190,7 +190,9 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
             result |= _evaluate_data(trained, options, ranks)
         if options.text:
             result |= _evaluate_text(trained, options, ranks)
-        return result if ranks.is_main else {}
+        if not ranks.is_main:
+            return {}
+        return result
 
 
 def _evaluate_data(trained: Pretrained, options: EvaluateOptions, ranks: Ranks) -> dict[str, Any]:

@@ -109,8 +109,8 @@ def load_huggingface(folder: Path) -> GPT:
                 "its output layer (lm_head) is not its embedding, although config.json ties them"
             )
         eot = config.eos_token_id
-        # Of several ids, the first one.
-        eot = eot[0] if isinstance(eot, list) and eot else eot
+        if isinstance(eot, list):
+            eot = next(iter(eot), None)
         if type(eot) is not int or not 0 <= eot < config.vocab_size:
             raise ValueError(
                 f"its eos_token_id is {eot}, of a vocabulary of {config.vocab_size}: write the id "

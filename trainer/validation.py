@@ -155,12 +155,14 @@ def validation_windows(corpora: Corpora, block_size: int, count: int) -> list[Wi
         return []
     check_length(max(num_tokens), block_size, f"{corpora.names}, split val")
     usable = [k for k, tokens in enumerate(num_tokens) if tokens > block_size]
-    total_share = sum(corpora.shares[k] for k in usable)
+    # Without shares, where no dataset has a document to train on, all count alike.
+    weights = [corpora.shares[k] for k in usable]
+    if not any(weights):
+        weights = [1.0] * len(usable)
     windows: list[Window] = []
-    for k in usable:
-        share = corpora.shares[k] / total_share if total_share else 1 / len(usable)
+    for k, weight in zip(usable, weights, strict=True):
         sampler = Packed(splits[k], block_size, corpora.tokenizer.eot, seed=0)
-        num_windows = min(round(count * share), sampler.first_window(1))
+        num_windows = min(round(count * weight / sum(weights)), sampler.first_window(1))
         rows = sampler.windows(0, max(1, num_windows)).astype("int64")
         windows += [Window(row, block_size) for row in torch.from_numpy(rows)]
     return windows

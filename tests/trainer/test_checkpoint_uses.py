@@ -254,13 +254,3 @@ def test_rows_of_a_batch_are_independent_and_end_at_stop(model: GPT) -> None:
         end = whole.index(stop, 3) if stop in whole[3:] else len(whole)
         assert row[:end] == whole[: len(row)][:end]
         assert set(row[end:]) <= {stop}
-
-
-def test_a_model_is_read_by_one_call(text_tokens: Path, tmp_path: Path) -> None:
-    config = small_config(text_tokens, tmp_path / "run", max_steps=1)
-    train(config)
-    model = GPT.from_pretrained(config.out)
-    assert not model.training
-    (optimizer,) = model.configure_optimizers(config)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
-    assert optimizer.param_groups[0]["lr"] == 3e-3

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks import compare
-from benchmarks.compare import Score, difference, read_documents, table
+from benchmarks.compare import Score, difference, table
 from trainer.data.text import Tokenizer
 from trainer.evaluate import score_texts
 from trainer.loop import train
@@ -115,32 +115,6 @@ def test_each_document_is_scored_independently(tokenizer_file: Path) -> None:
                 chosen = logits[-num_targets:].gather(1, targets[:, None])
                 expected -= chosen.sum().item()
             assert score.nats == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("between", ["\n", "\r\n"])
-def test_only_a_line_feed_ends_a_text_of_json_lines(between: str, tmp_path: Path) -> None:
-    texts = ["one\u2028two", "three\u2029four", "five\x85six", "seven\x0ceight", "nine\rten\n"]
-    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-    (tmp_path / "set.jsonl").write_bytes(between.join(lines).encode() + b"\n")
-    assert read_documents(str(tmp_path / "set.jsonl")) == texts
-    (tmp_path / "set.txt").write_bytes("".join(texts).encode())
-    assert read_documents(str(tmp_path / "set.txt")) == ["".join(texts)]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "line 1 is not a JSON object with a text"),
-        ('{"text": "two words"}\n{"text": 5}', "line 2 is not a JSON object with a text"),
-        (" \n", "is empty"),
-    ],
-)
-def test_a_set_of_texts_in_another_format_is_refused(
-    content: str, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "set.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=message):
-        read_documents(str(tmp_path / "set.jsonl"))
 
 
 def _models(

@@ -29,7 +29,7 @@ DOCUMENTS = [[1, 2, 3] * 9, [], [7], list(range(60))]
 def test_written_documents_are_read_in_their_order(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], num_val: int
 ) -> None:
-    with pytest.MonkeyPatch.block_size() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "_TOKENS_PER_FILE", 7)
         folder = tmp_path_factory.mktemp("shards") / "mine"
         generated = (iter(document) for document in documents)

@@ -94,7 +94,8 @@ class Packed:
         for epoch in np.unique(epochs).tolist():
             first = self.first_window(epoch)
             chosen = epochs == epoch
-            windows[chosen] = first + self._windows(epoch)[samples[chosen] - first]
+            windows[chosen] = self._windows(epoch)[samples[chosen] - first]
+            windows[chosen] += first
         return windows
 
     def _permute_windows(self, epoch: int) -> np.ndarray:
