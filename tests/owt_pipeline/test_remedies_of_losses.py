@@ -262,7 +262,7 @@ def test_a_half_added_generation_is_continued(tmp_path: Path) -> None:
 def test_an_output_older_than_its_input_is_rebuilt(run: Path, stage: str, flags: list[str]) -> None:
     report = manifest_of(run, "report").digest
     ask_owt("run", run, "--until", stage, *flags, "--workers", 1)
-    heal(["verify", run], "was built from it: run `")
+    heal(["verify", run], "/ was built: run `")
     assert manifest_of(run, "report").digest != report
 
 
