@@ -249,6 +249,7 @@ def with_pages(root: Root, stage: Stage, options: Any, runtime: Runtime) -> Root
     them, and for an unfetched generation whose files are all missing.
     """
     recorded = [source for generation in root.generations for source in generation.pages]
+    earlier = list({identity_of(source): source for source in recorded}.values())
     wished = list(stage.sources(options, recorded))
     published = root.datasets.get(stage.output)
     num_published = 0 if published is None else published.num_shards
@@ -267,8 +268,8 @@ def with_pages(root: Root, stage: Stage, options: Any, runtime: Runtime) -> Root
         if generation is not growing[-1]:
             recorded_identities = identities_of(generation.pages)
             pages = [source for source in new if identity_of(source) in recorded_identities]
-        # Options that name no pages do not take away recorded ones.
-        pages_by_generation.append(pages or _existing_pages(wished) or generation.pages)
+        # Options that name no files with pages, such as lost settings, leave the recorded ones.
+        pages_by_generation.append(pages or _existing_pages(wished or earlier))
         taken = identities_of(pages)
         new = [source for source in new if identity_of(source) not in taken]
     generations = []

@@ -157,7 +157,9 @@ class Program:
     def _add(self, name: str) -> list[object]:
         """Return the command that adds a dump as another generation."""
         dump = self.inputs / f"RS_{name}.gz"
-        return ["run", self.run, "--add", "--dumps", dump, "--workers", 1]
+        # The settings, which have the number of shards, may be lost.
+        shards = ["--num_shards", 2]
+        return ["run", self.run, "--add", "--dumps", dump, *shards, "--workers", 1]
 
     def _begin(self) -> None:
         self.begun = ["A"]
