@@ -15,7 +15,6 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -49,8 +48,7 @@ class Stage:
 
     The attributes declare what the stage reads, does and writes. The methods are in the order in
     which they are called; most stages override few of them. `owt_pipeline/stages/export/stage.py`
-    is an example to copy. Instances have no state, so any process can create one from the class's
-    name.
+    is an example to copy. Instances have no state, so any process can create one from its name.
 
     Attributes:
       name: the stage's name.
@@ -68,7 +66,6 @@ class Stage:
       history: the name of the part of keys that `shard_history` returns, such as `rounds`.
       can_patch: whether a shard can be made from the published shard, without the inputs, if only
         `shard_history` differs (export, for takedowns).
-      flags: the flag that names sources of each kind, for a stage that reads sources.
       steps: its work.
       example: a command line for `--help`.
     """
@@ -84,9 +81,13 @@ class Stage:
     libraries: tuple[str, ...] = ()
     history: str = ""
     can_patch: bool = False
-    flags: Mapping[str, str] = MappingProxyType({})
     steps: tuple[Step, ...]
     example: str = ""
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Return the flag that names sources of each kind; empty for a stage without sources."""
+        return {}
 
     @property
     def help(self) -> str:
@@ -222,6 +223,7 @@ class Step:
       keys: parts that exist even if nothing is sent to them; by default the shards to be made.
       rows: input rows of each part, for the progress and to start the largest parts first; by
         default the rows sent.
+      unit: what `rows` and `progress.advance` count: rows or bytes.
       outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's
         own schema.
       max_concurrent: number of parts that this process makes at once in threads, for work that
@@ -233,6 +235,7 @@ class Step:
     name: str = SHARDS
     keys: Callable[[StageRun], Iterable[int]] = _pending_shards
     rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _unknown
+    unit: str = "rows"
     outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _unknown
     max_concurrent: int | Callable[[StageRun], int] = 0
 
