@@ -56,13 +56,13 @@ MODEL: dict[str, Any] = {
     "preset": "speedrun",
     "n_layer": 4,
     "n_head": 4,
-    "width": 128,
-    "context": 256,
+    "n_embd": 128,
+    "block_size": 256,
     "optimizer": "muon",
     "learning_rate": 2e-3,
     "batch_tokens": 2048,
     "device": "cpu",
-    "val_every": 0,
+    "eval_every": 0,
 }
 
 

@@ -31,8 +31,8 @@ from trainer.command_line import read_text, run_reporting
 from trainer.config import TrainConfig
 from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype, device_of
+from trainer.evaluate import score_texts
 from trainer.pretrained import Pretrained, load_pretrained
-from trainer.tools.evaluate import score_texts
 
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
 _STUDENTS_T = (

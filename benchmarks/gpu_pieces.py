@@ -67,7 +67,7 @@ class Check:
     deadline: float  # when the piece must have ended, by `time.perf_counter`
 
     @property
-    def micro_batch(self) -> int:
+    def device_batch_size(self) -> int:
         """Windows of a forward pass that fit in the GPU's memory."""
         if self.device == "cuda":
             memory = torch.cuda.get_device_properties(0).total_memory
@@ -88,9 +88,9 @@ class Check:
             data=self.data,
             out=run,
             device=self.device,
-            val_every=0,
+            eval_every=0,
             save_every=0,
-            micro_batch=self.micro_batch,
+            device_batch_size=self.device_batch_size,
         )
         # Flags that come later override those before.
         last = flags_of(max_steps=steps)
@@ -166,7 +166,7 @@ def rates_of(run: Path) -> Result:
         "mfu": later[-1]["mfu"],
         "memory_gb": round(max(record["memory_gb"] for record in records), 2),
         "compile_s": round(compiling, 1),
-        "micro_batch": int(micro_batches[-1]),
+        "device_batch_size": int(micro_batches[-1]),
         "loss": round(records[-1]["loss"], 4),
     }
 
@@ -224,12 +224,12 @@ def next_to_nanogpt(check: Check) -> Result:
         "data": check.data,
         "device": check.device,
         "steps": check.sized(TINY_STEPS, 12),
-        "windows": check.micro_batch,
+        "windows": check.device_batch_size,
     }
     peer_shape = []
     if check.is_tiny:
         # Layers, heads, width, context.
-        peer_shape = ["--shape", 2, 2, TINY["width"], TINY["context"]]
+        peer_shape = ["--shape", 2, 2, TINY["n_embd"], TINY["block_size"]]
         peer_flags["batch_tokens"] = TINY["batch_tokens"]
 
     def measure(number: int) -> Result:
@@ -363,7 +363,7 @@ def curve(check: Check) -> Result:
     flags = flags_of(preset="124M", batch_tokens=SMALL_BATCH)
     probe = rates_of(check.train("probe", *flags, steps=20))
     steps = max(10, int(seconds * probe["tokens_per_s"] / SMALL_BATCH))
-    flags += flags_of(val_every=check.sized(6, 50), warmup_steps=max(1, steps // 50))
+    flags += flags_of(eval_every=check.sized(6, 50), warmup_steps=max(1, steps // 50))
     start = time.perf_counter()
     run = check.train("curve", *flags, steps=steps)
     records = records_of(run)
@@ -404,13 +404,13 @@ PIECES: dict[str, Piece] = {
     "muon": Piece("124M, Muon", rate("124M", "--optimizer", "muon")),
     "prettybig": Piece(
         "PrettyBig, checkpointed",
-        rate("prettybig", *flags_of(save_every=10, micro_batch=8), steps=15, batch=131072),
+        rate("prettybig", *flags_of(save_every=10, device_batch_size=8), steps=15, batch=131072),
     ),
     "1.5B": Piece(
         "1.5B, checkpointed, activations recomputed",
         rate(
             "1.5B",
-            *flags_of(save_every=10, micro_batch=8, checkpoint_activations=True),
+            *flags_of(save_every=10, device_batch_size=8, checkpoint_activations=True),
             steps=15,
             batch=SMALL_BATCH,
         ),

@@ -296,7 +296,7 @@ def measure_loader(num_tokens: int, seconds: float, rounds: int) -> bool:
                 file.write(np.uint16(dataset.tokenizer.eot).tobytes())
 
         contenders: dict[str, Callable[[int], tuple[torch.Tensor, torch.Tensor]]] = {}
-        config = TrainConfig(data=("",), out="", context=CONTEXT, seed=1)
+        config = TrainConfig(data=("",), out="", block_size=CONTEXT, seed=1)
         for sampler in ("packed", "longbiased"):
             loader = Loader(corpora.sampler(replace(config, sampler=sampler)), BATCH)
             contenders[f"`{sampler}`"] = loader.batch

@@ -87,18 +87,19 @@ def compare_rates(arguments: argparse.Namespace) -> int:
             default_windows = 16 if name == "tiny" else 1
             windows = arguments.windows or default_windows
             config = preset(name)
-            ids = torch.randint(config.vocab_size, (windows, config.context + 1))
+            ids = torch.randint(config.vocab_size, (windows, config.block_size + 1))
             steps = [
                 our_step(name, ids, dtype, arguments.compile),
                 transformers_step(name, ids, dtype, arguments.compile),
             ]
             our_seconds, peer_seconds = fastest_steps(steps, arguments.steps)
-            tokens = windows * config.context
+            tokens = windows * config.block_size
             times = peer_seconds / our_seconds
             is_too_slow = is_too_slow or times < MIN_TIMES_TRANSFORMERS
             print(
-                f"{name} {dtype}, {windows} × {config.context}: ours {tokens / our_seconds:,.0f} "
-                f"tokens/s, transformers {tokens / peer_seconds:,.0f} tokens/s, {times:.2f} times",
+                f"{name} {dtype}, {windows} × {config.block_size}: ours "
+                f"{tokens / our_seconds:,.0f} tokens/s, "
+                f"transformers {tokens / peer_seconds:,.0f} tokens/s, {times:.2f} times",
                 flush=True,
             )
     return int(is_too_slow)
@@ -159,10 +160,10 @@ def transformers_model(name: str) -> nn.Module:
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=config.vocab_size,
-            n_positions=config.context,
+            n_positions=config.block_size,
             n_layer=config.n_layer,
             n_head=config.n_head,
-            n_embd=config.width,
+            n_embd=config.n_embd,
             resid_pdrop=0.0,
             embd_pdrop=0.0,
             attn_pdrop=0.0,
@@ -211,15 +212,15 @@ def our_characters(
         preset="tiny",
         n_layer=4,
         n_head=4,
-        width=128,
-        context=CONTEXT,
+        n_embd=128,
+        block_size=CONTEXT,
         batch_tokens=12 * CONTEXT,
-        micro_batch=12,
+        device_batch_size=12,
         max_steps=2000,
         learning_rate=1e-3,
         beta2=0.99,
         warmup_steps=100,
-        val_every=0,
+        eval_every=0,
         seed=arguments.seed,
         device="cpu",
     )
@@ -228,7 +229,7 @@ def our_characters(
     subprocess.run(command, check=True, cwd=REPOSITORY)
     seconds = time.perf_counter() - start
     # There are fewer windows than this: all of them are taken.
-    tool = [sys.executable, "-m", "trainer.tools.evaluate", scratch / "run"]
+    tool = [sys.executable, "-m", "trainer.evaluate", scratch / "run"]
     options = flags_of(data=folder, windows=len(val))
     figures = subprocess.check_output([*tool, *options], cwd=REPOSITORY)
     return json.loads(figures)["val_loss"], seconds

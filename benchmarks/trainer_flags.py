@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 # A step of it takes milliseconds on a CPU.
-TINY = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 256}
+TINY = {"preset": "tiny", "n_embd": 32, "block_size": 32, "batch_tokens": 256}
 
 
 def flags_of(**settings: object) -> list[str]:
-    """Return settings as the trainer's flags: `--width 32`, or `--no_compile` for False."""
+    """Return settings as the trainer's flags: `--n_embd 32`, or `--no_compile` for False."""
     flags = []
     for name, value in settings.items():
         if value is True:

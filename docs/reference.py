@@ -14,9 +14,9 @@ from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
 from schemas.settings import describe
 from trainer.config import TrainConfig
-from trainer.tools.evaluate import EvaluateOptions
-from trainer.tools.export import ExportOptions
-from trainer.tools.sample import SampleOptions
+from trainer.evaluate import EvaluateOptions
+from trainer.export import ExportOptions
+from trainer.sample import SampleOptions
 
 DOCS = Path(__file__).resolve().parent
 
@@ -24,9 +24,9 @@ _CHAIN = tuple(STAGES.values())
 PAGES = (*_CHAIN[:3], IMPORT, *_CHAIN[3:])
 TRAINER = {
     "trainer": TrainConfig,
-    "trainer.tools.sample": SampleOptions,
-    "trainer.tools.evaluate": EvaluateOptions,
-    "trainer.tools.export": ExportOptions,
+    "trainer.sample": SampleOptions,
+    "trainer.evaluate": EvaluateOptions,
+    "trainer.export": ExportOptions,
 }
 
 # The names to import in a notebook, by subject.
@@ -162,7 +162,7 @@ def _first_sentence(text: str) -> str:
 
 def _page(program: str) -> str:
     """Return the name of the page of a program of the trainer."""
-    return program.replace(".tools.", "-")
+    return program.replace(".", "-")
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ def main(steps: int = 1500) -> int:
     pairs = torch.randperm(10_000)
     held_out = pairs[:200]
     training = pairs[200:]
-    model = GPT(preset("tiny", vocab_size=10, context=6, n_layer=2, n_head=4, width=64))
+    model = GPT(preset("tiny", vocab_size=10, block_size=6, n_layer=2, n_head=4, n_embd=64))
     config = TrainConfig(
         data=(),
         out="",
@@ -43,8 +43,8 @@ def main(steps: int = 1500) -> int:
         # The digits of the two numbers are given.
         targets[:, :3] = -100
         model(ids[:, :-1], targets).backward()
-        optimizer.param_groups[0]["lr"] = config.learning_rate_of(step)
-        optimizer.param_groups[1]["lr"] = config.learning_rate_of(step)
+        optimizer.param_groups[0]["lr"] = config.learning_rate_at(step)
+        optimizer.param_groups[1]["lr"] = config.learning_rate_at(step)
         optimizer.step()
         optimizer.zero_grad()
     model.eval()

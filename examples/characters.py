@@ -16,7 +16,7 @@ def main(path: str, steps: int = 500) -> str:
     text = Path(path).read_text(encoding="utf-8")
     alphabet = sorted(set(text))
     ids = torch.tensor([alphabet.index(character) for character in text])
-    model = GPT(preset("tiny", vocab_size=len(alphabet), context=64, n_layer=4, width=128))
+    model = GPT(preset("tiny", vocab_size=len(alphabet), block_size=64, n_layer=4, n_embd=128))
     config = TrainConfig(data=(), out="", preset="tiny", learning_rate=1e-3, beta2=0.99)
     (optimizer,) = model.configure_optimizers(config)
     for step in range(steps):

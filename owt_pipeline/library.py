@@ -237,7 +237,7 @@ def find_duplicates(
     import numpy as np
     import pyarrow as pa
 
-    from owt_pipeline.engine.parts import make_here
+    from owt_pipeline.engine.runner import make_here
     from owt_pipeline.engine.stage import Runtime
     from owt_pipeline.errors import UserError
     from owt_pipeline.ledger.dataset import DatasetReader

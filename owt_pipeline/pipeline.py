@@ -112,9 +112,7 @@ class Run:
         options = config.options_of(_CHAIN, settings, tables, {})
         stages = list(zip(_CHAIN, options, strict=True))
         num_chosen = list(STAGES).index(until) + 1
-        runtime = Runtime(
-            Storage(run), config.workers_of(tables, workers, 1), is_complete=until == LAST
-        )
+        runtime = Runtime(Storage(run), config.workers_of(tables, workers, 1))
         return cls(stages[:num_chosen], runtime)
 
     def on(self, runner: Any) -> Run:
@@ -124,7 +122,8 @@ class Run:
         """
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-        runtime = replace(self.runtime, run=uuid4().hex)
+        names = tuple(stage.name for stage, _ in self.stages)
+        runtime = replace(self.runtime, run=uuid4().hex, stages=names)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
             runtime = runtime.for_cluster(
                 [stage for stage, _ in self.stages], type(runner).__name__

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.quantities import format_bytes
+
 logger = logging.getLogger("owt")
 
 LOG_INTERVAL_SECONDS = 60.0
@@ -75,11 +77,15 @@ class Step:
             self._bar.update(rows if self.rows else shards)
 
     def describe(self, rate: float, seconds_left: float | None) -> str:
-        """Return the text of the bar; `rate` is rows or shards per second."""
-        files = "shards" if self.unit == "rows" else "files"
-        parts = [f"{self.shards_done}/{self.shards} {files}", f"{self.rows_done:,} {self.unit}"]
+        """Return the text of the bar; `rate` is rows, bytes or shards per second."""
+        if self.unit == "bytes":
+            parts = [f"{self.shards_done}/{self.shards} files", format_bytes(self.rows_done)]
+            shown_rate = format_bytes(rate)
+        else:
+            parts = [f"{self.shards_done}/{self.shards} shards", f"{self.rows_done:,} rows"]
+            shown_rate = f"{rate:,.0f}"
         if self.rows:
-            parts.append(f"{rate:,.0f}/s")
+            parts.append(f"{shown_rate}/s")
         if seconds_left is not None:
             parts.append(f"{clock(seconds_left)} left")
         most_frequent = self.rejected.most_common(_MAX_REASONS)
@@ -148,7 +154,8 @@ def _bar_class(mode: str) -> Any:
             values = super().format_dict
             rate = values["rate"] or self.n / max(values["elapsed"], 1e-9)
             seconds_left = None
-            if rate and self.n < self.total:
+            # The rate of the first rows says nothing about the time that is left.
+            if rate and self.total / 100 <= self.n < self.total:
                 seconds_left = (self.total - self.n) / rate
             return {**values, "text": self._step.describe(rate, seconds_left)}
 
@@ -205,7 +212,7 @@ def step(name: str, *, shards: int, rows: int | None = None, unit: str = "rows")
     """Show the progress of a step over `shards` shards and, if known, `rows` rows, while the
     block runs.
 
-    A step that reads files instead of rows counts another `unit`, such as bytes.
+    A step that reads files counts the `unit` bytes in place of rows.
     """
     global _current
     started = time.monotonic()

@@ -32,7 +32,6 @@ _CALLS_OF_ADVICE = {
     "command": "{command}",
     "did_you_mean": "{did_you_mean}",
     "_advice": "{advice}",
-    "advise_to_rename": "{advice}",
 }
 # Text that a person reads before a mistake, not after one.
 _EXPLAINS = (

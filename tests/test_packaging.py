@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from owt_pipeline import __version__
 from owt_pipeline.__main__ import PACKAGES_OF_COMMANDS
 from owt_pipeline.engine.stage import Stage
-from owt_pipeline.engine.worker_packages import package_options
+from owt_pipeline.engine.submission import package_options
 from owt_pipeline.ledger import versions
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
@@ -291,6 +291,6 @@ def test_the_wheel_runs_the_demo_and_the_trainer_its_tokens(tmp_path: Path) -> N
     subprocess.run([sys.executable, "-m", "zipfile", "-e", built, tmp_path], check=True)
     command = [sys.executable, "-c", TRAIN, "--data", "demo-run/tokens", "--out", "gpt2"]
     command += ["--preset", "tiny", "--batch_tokens", "256", "--max_steps", "3"]
-    command += ["--warmup_steps", "1", "--val_every", "3"]
+    command += ["--warmup_steps", "1", "--eval_every", "3"]
     run(command, tmp_path)
     assert list((tmp_path / "gpt2").rglob("*.safetensors"))

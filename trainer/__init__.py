@@ -14,14 +14,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer.config import TrainConfig
+    from trainer.config import ModelConfig, TrainConfig, preset
     from trainer.data.corpora import open_corpora
     from trainer.data.loader import Loader
     from trainer.data.shard_writer import write_shards
     from trainer.data.text import Tokenizer
     from trainer.loop import Step, TrainResult, train
     from trainer.model import GPT
-    from trainer.shape import ModelConfig, preset
 
 __all__ = [
     "GPT",
@@ -40,13 +39,13 @@ __all__ = [
 _MODULES = {
     "GPT": "model",
     "Loader": "data.loader",
-    "ModelConfig": "shape",
+    "ModelConfig": "config",
     "Step": "loop",
     "Tokenizer": "data.text",
     "TrainConfig": "config",
     "TrainResult": "loop",
     "open_corpora": "data.corpora",
-    "preset": "shape",
+    "preset": "config",
     "train": "loop",
     "write_shards": "data.shard_writer",
 }
@@ -82,8 +81,6 @@ def _needs_torch() -> ImportError:
 # Python imports the package while it looks for the module of `python -m`. It prints an ImportError
 # with the package's own name as one line, without a traceback.
 _is_command = sys.argv[:1] == ["-m"]
-_commands = {argument.removeprefix("-m") for argument in sys.orig_argv}
-if _is_command and "trainer.train" in _commands:
-    raise ImportError("the command is `python -m trainer`", name=__name__)
-if _is_command and not _commands.intersection(_WITHOUT_TORCH) and find_spec("torch") is None:
+_needs_no_torch = any(name in argument for name in _WITHOUT_TORCH for argument in sys.orig_argv)
+if _is_command and not _needs_no_torch and find_spec("torch") is None:
     raise _needs_torch()

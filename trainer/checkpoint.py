@@ -5,8 +5,7 @@
         training.safetensors    the optimizers' state, in tensors named PARAMETER/KEY
         tokenizer.json
         checkpoint.json         the record, written last
-    RUN/newest                  the newest one's name, so that its loss is noticed
-    RUN/metrics.jsonl           a record of each step, some with a validation loss
+    RUN/metrics.jsonl           a record of each step: the newest checkpoint, a validation loss
 
 Generators of random numbers have no state to save: training seeds them each step from (seed, step,
 rank).
@@ -45,9 +44,8 @@ RECORD = "checkpoint.json"
 WEIGHTS = "model.safetensors"
 TRAINING = "training.safetensors"
 TOKENIZER = "tokenizer.json"
-FORMAT = 4
+FORMAT = 5
 NUM_KEPT = 3  # newest checkpoints of a run
-_NEWEST = "newest"
 METRICS = "metrics.jsonl"
 _NAME = re.compile(r"step-\d{8}")
 
@@ -100,14 +98,12 @@ def naming_path(path: Path) -> Iterator[None]:
         raise OSError(f"{path} cannot be written: {reason}") from error
 
 
-def replace_text(path: Path, text: str, *, is_synced: bool = False) -> None:
-    """Write a file atomically. With `is_synced`, its content is on the disk before its name is."""
+def replace_text(path: Path, text: str) -> None:
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}.part")
     try:
         with naming_path(part):
             part.write_text(text, encoding="utf-8")
-        if is_synced:
-            _sync(part)
         os.replace(part, path)
     except OSError:
         # If the run has nothing left to do, no later write would replace it.
@@ -115,12 +111,16 @@ def replace_text(path: Path, text: str, *, is_synced: bool = False) -> None:
         raise
 
 
+def step_path(run: Path, step: int) -> Path:
+    """Return the folder of a run's checkpoint of a step."""
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
 class Saver:
     """Writes a run's checkpoints in a thread.
 
-    Training waits for a copy in host memory (pinned, on CUDA), not for the disk. In the thread,
-    `sign` is called with each checkpoint's folder before it appears under its name, and `on_saved`
-    after.
+    Training waits for a copy in host memory, not for the disk. In the thread, `sign` is called
+    with each checkpoint's folder before it appears under its name, and `on_saved` after.
     """
 
     def __init__(
@@ -132,7 +132,6 @@ class Saver:
         self._on_saved = on_saved
         # The step of the newest complete checkpoint; `train` sets it when it resumes a run.
         self.last_saved = 0
-        self._host_copies: Tensors = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
 
@@ -142,15 +141,12 @@ class Saver:
         Raises the error of the one before.
         """
         self.wait()
-        weights = self._copy_to_host(WEIGHTS, weights)
-        training = self._copy_to_host(TRAINING, training)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self._pending = self._thread.submit(self._write, record, weights, training)
+        tensors = {WEIGHTS: _copy_to_host(weights), TRAINING: _copy_to_host(training)}
+        self._pending = self._thread.submit(self._write, record, tensors)
 
     def path_of(self, step: int) -> Path:
         """Return the folder of the checkpoint of a step."""
-        return self._run / "checkpoints" / f"step-{step:08d}"
+        return step_path(self._run, step)
 
     def check(self) -> None:
         """Raise the error of a checkpoint that could not be written, if that is known already."""
@@ -170,27 +166,14 @@ class Saver:
         if self.last_saved:
             _prune(self.path_of(self.last_saved))
 
-    def _copy_to_host(self, kind: str, tensors: Tensors) -> Tensors:
-        """Return copies in host memory, which is allocated once and used again each time."""
-        copies = {}
-        for name, tensor in tensors.items():
-            key = f"{kind}/{name}"
-            if key not in self._host_copies:
-                self._host_copies[key] = torch.empty(
-                    tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda
-                )
-            self._host_copies[key].copy_(tensor.detach(), non_blocking=True)
-            copies[name] = self._host_copies[key]
-        return copies
-
-    def _write(self, record: Record, weights: Tensors, training: Tensors) -> None:
+    def _write(self, record: Record, tensors: dict[str, Tensors]) -> None:
         final = self.path_of(record.step)
         folder = final.parent
         part = folder / f".{final.name}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         try:
-            self._write_files(part, record, weights, training)
+            self._write_files(part, record, tensors)
             if self._sign:
                 self._sign(part)
             for path in [*part.iterdir(), part]:
@@ -205,19 +188,16 @@ class Saver:
             shutil.rmtree(final)
         part.rename(final)
         _sync(folder)
-        replace_text(self._run / _NEWEST, final.name, is_synced=True)
         self.last_saved = record.step
         _prune(final)
         if self._on_saved:
             self._on_saved(final)
 
-    def _write_files(
-        self, folder: Path, record: Record, weights: Tensors, training: Tensors
-    ) -> None:
+    def _write_files(self, folder: Path, record: Record, tensors: dict[str, Tensors]) -> None:
         shutil.copyfile(self._tokenizer, folder / TOKENIZER)
-        for name, tensors in ((WEIGHTS, weights), (TRAINING, training)):
+        for name, tensors_of_file in tensors.items():
             with naming_path(folder / name):
-                save_file(tensors, folder / name)
+                save_file(tensors_of_file, folder / name)
             # safetensors makes files that only their owner can read.
             shutil.copymode(folder / TOKENIZER, folder / name)
         files = {}
@@ -229,17 +209,21 @@ class Saver:
             (folder / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
 
 
+def _copy_to_host(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
 def _prune(newest: Path) -> None:
     """Of the checkpoints up to the one just written, keep the last `NUM_KEPT` and the best.
 
-    Those of later steps stay until the run, which did not continue from them, reaches their steps.
+    The run did not continue from those of later steps: they are damaged.
     """
     run = newest.parents[1]
     written = [path for path in checkpoints(run) if path.name <= newest.name]
     # The newest may become the best one, as it is validated after it is saved.
-    best = best_checkpoint(run)
-    for path in written[:-NUM_KEPT]:
-        if path == best:
+    kept = [*written[-NUM_KEPT:], best_checkpoint(run)]
+    for path in checkpoints(run):
+        if path in kept:
             continue
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
         path.rename(path.with_name(f".{path.name}.part"))
@@ -257,9 +241,7 @@ def read_record(folder: Path) -> Record:
         entries = json.loads(path.read_text(encoding="utf-8"))
         digest = entries.pop("digest")
         record = Record(**entries)
-        files = [
-            (folder / name, entry["bytes"], entry["sha256"]) for name, entry in record.files.items()
-        ]
+        files = [(name, entry["bytes"], entry["sha256"]) for name, entry in record.files.items()]
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {RECORD}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -272,8 +254,8 @@ def read_record(folder: Path) -> Record:
         raise CheckpointError(
             f"{path} was changed, by hand or by damage: its entries do not match its digest"
         )
-    for file, num_bytes, sha256 in files:
-        _check_file(file, num_bytes, sha256)
+    for name, num_bytes, sha256 in files:
+        _check_file(folder / name, num_bytes, sha256)
     return record
 
 
@@ -286,14 +268,14 @@ def sha256_of(path: Path) -> str:
 def _check_file(path: Path, num_bytes: int, sha256: str) -> None:
     """Raise CheckpointError if a file of a checkpoint is not as its record describes it."""
     if not path.is_file():
-        raise CheckpointError(f"{path} is missing: the checkpoint is damaged")
-    size = path.stat().st_size
-    if size != num_bytes:
-        raise CheckpointError(
-            f"{path} has {size} bytes instead of {num_bytes}: the checkpoint is damaged"
-        )
-    if sha256_of(path) != sha256:
-        raise CheckpointError(f"{path} was changed: its SHA-256 is not that of {RECORD}")
+        problem = "is missing"
+    elif path.stat().st_size != num_bytes:
+        problem = f"has {path.stat().st_size} bytes instead of {num_bytes}"
+    elif sha256_of(path) != sha256:
+        problem = "has another SHA-256 than its record"
+    else:
+        return
+    raise CheckpointError(f"{path} {problem}: the checkpoint is damaged")
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -308,12 +290,13 @@ def best_checkpoint(run: Path) -> Path | None:
     Of equal ones it is the earliest. A run that continues from an earlier checkpoint drops later
     records, so that a checkpoint which it did not continue from is never the best.
     """
-    losses = {}
-    for record in read_metrics(run):
-        if "val_loss" in record:
-            losses[f"step-{record['step']:08d}"] = record["val_loss"]
-    validated = [path for path in checkpoints(run) if path.name in losses]
-    return min(validated, key=lambda path: losses[path.name], default=None)
+    losses = {
+        step_path(run, record["step"]): record["val_loss"]
+        for record in read_metrics(run)
+        if "val_loss" in record
+    }
+    validated = [path for path in checkpoints(run) if path in losses]
+    return min(validated, key=losses.__getitem__, default=None)
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -337,21 +320,13 @@ def latest(
     """Return the newest intact checkpoint of the run in this folder; None if it has saved none.
 
     `report` is called with a line for each later one that is damaged or missing. Raises
-    CheckpointError, whose message ends in `hint`, if all are damaged or missing. With `is_strict`,
-    it raises as soon as the newest is damaged or missing.
+    CheckpointError, whose message ends in `hint`, if all are, or with `is_strict` if the newest is.
     """
     problems = []
-    newest_name = ""
-    if (run / _NEWEST).exists():
-        newest_name = (run / _NEWEST).read_text(encoding="utf-8", errors="replace")
-    if newest_name and not _NAME.fullmatch(newest_name):
-        problems.append(f"{run / _NEWEST} does not name a checkpoint: it is damaged")
-        newest_name = ""
-    # Those of later steps do not count: damaged, or saved right before a crash.
-    paths = [path for path in checkpoints(run) if not newest_name or path.name <= newest_name]
-    if newest_name and newest_name not in [path.name for path in paths]:
-        path = run / "checkpoints" / newest_name
-        problems.append(f"{path}, the newest checkpoint that was saved, is missing")
+    paths = checkpoints(run)
+    newest = step_path(run, max([record.get("saved") or 0 for record in read_metrics(run)] or [0]))
+    if newest.name > max([path.name for path in paths], default=step_path(run, 0).name):
+        problems.append(f"{newest}, the newest checkpoint that was saved, is missing")
     for path in reversed(paths):
         if is_strict and problems:
             break
@@ -365,11 +340,7 @@ def latest(
         return path, record
     if not problems:
         return None
-    if is_strict:
-        raise CheckpointError(f"{problems[0]}; {hint}")
-    raise CheckpointError(
-        f"no checkpoint in {run / 'checkpoints'} is intact: {'; '.join(problems)}; {hint}"
-    )
+    raise CheckpointError(f"{'; '.join(problems)}; {hint}")
 
 
 def resolve(path: str | Path, step: int | None = None, *, is_best: bool = False) -> Path:
@@ -402,17 +373,14 @@ def resolve(path: str | Path, step: int | None = None, *, is_best: bool = False)
     elif is_best:
         raise SettingsError("step and checkpoint best name two checkpoints: give one of them")
     else:
-        chosen = _step_checkpoint(run, step)
+        chosen = step_path(run, step)
+        if chosen not in checkpoints(run):
+            steps = [path.name.removeprefix("step-").lstrip("0") for path in checkpoints(run)]
+            raise CheckpointError(
+                f"{run} has no checkpoint of step {step}; it has {', '.join(steps) or 'none'}"
+            )
     note(f"taking {chosen}")
     return chosen
-
-
-def _step_checkpoint(run: Path, step: int) -> Path:
-    path_by_step = {int(path.name.removeprefix("step-")): path for path in checkpoints(run)}
-    if step not in path_by_step:
-        steps = ", ".join(map(str, path_by_step)) or "none"
-        raise CheckpointError(f"{run} has no checkpoint of step {step}; it has {steps}")
-    return path_by_step[step]
 
 
 def _sync(path: Path) -> None:

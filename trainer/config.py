@@ -1,22 +1,93 @@
-"""The training run's settings: one frozen dataclass, read from TOML and from flags."""
+"""The model's shape with its presets, and the settings of a run. They need no torch."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
-import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from schemas import SettingsError, option
-from schemas.settings import add_flags, flags_given, from_table
-from schemas.values import convert
-from trainer.command_line import command_parser, read_settings
-from trainer.shape import PRESETS, ModelConfig, preset
+from schemas.values import convert, did_you_mean
+
+ACTIVATIONS = ("gelu", "relu2")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model's shape."""
+
+    vocab_size: int = 50257  # ids are below it
+    block_size: int = 1024
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
+    dropout: float = 0.0  # on attention and residuals, never on embeddings
+    # Of an embedding projected up to `n_embd`; 0 for that width, as GPT-2 has (Lan et al., 2019).
+    embedding_width: int = 0
+    # All layers share one block's weights, as in ALBERT (Lan et al., 2019).
+    shared_layers: bool = False
+    # Positions by rotating queries and keys, and no position embedding (Su et al., 2021).
+    rope: bool = False
+    # Queries and keys of each head are divided by their RMS (Henry et al., 2020).
+    qk_norm: bool = False
+    bias: bool = True  # of linear layers and norms
+    activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} is below 1")
+        if not 0 <= self.dropout < 1 or self.embedding_width < 0:
+            raise ValueError(
+                f"dropout {self.dropout} is not from 0 to 1, or embedding_width "
+                f"{self.embedding_width} is below 0"
+            )
+        if self.activation not in ACTIVATIONS:
+            hint = did_you_mean(self.activation, ACTIVATIONS)
+            raise ValueError(f"there is no activation {self.activation}{hint}")
+        if self.n_embd % self.n_head:
+            raise ValueError(f"n_embd {self.n_embd} does not divide into {self.n_head} heads")
+        head_width = self.n_embd // self.n_head
+        if self.rope and head_width % 2:
+            raise ValueError(
+                f"rope turns pairs of channels: a head of {head_width} has an odd number"
+            )
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """The rows of the embedding: a multiple of 128, which is faster on matrix units."""
+        return -(-self.vocab_size // 128) * 128
+
+
+# The published sizes, ConnorJL's PrettyBig, 124M with pieces of modded-nanogpt, an ALBERT-style one
+# as bkkaggle's ALGPT2, and one for a CPU.
+PRESETS: dict[str, ModelConfig] = {
+    "tiny": ModelConfig(block_size=128, n_layer=2, n_head=2, n_embd=64),
+    "124M": ModelConfig(),
+    "355M": ModelConfig(n_layer=24, n_head=16, n_embd=1024),
+    "774M": ModelConfig(n_layer=36, n_head=20, n_embd=1280),
+    "1.5B": ModelConfig(n_layer=48, n_head=25, n_embd=1600),
+    "prettybig": ModelConfig(n_layer=25, n_head=16, n_embd=1024),
+    "speedrun": ModelConfig(rope=True, qk_norm=True, activation="relu2"),
+    # 12.2M parameters; ALBERT's width of 128 would make it 13.9M.
+    "algpt2": ModelConfig(embedding_width=96, shared_layers=True),
+}
+
+
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """Return a preset with some fields changed; those given as None are kept.
+
+    Raises ValueError for a name that is not a preset.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"there is no preset {name}{did_you_mean(name, PRESETS)}")
+    given = {field: value for field, value in changes.items() if value is not None}
+    return dataclasses.replace(PRESETS[name], **given)
+
 
 OPTIMIZERS = ("adamw", "adafactor", "muon")
 SCHEDULES = ("cosine", "linear", "wsd", "constant")
@@ -68,8 +139,8 @@ class TrainConfig:
     preset: str = option("124M", "the model", choices=PRESETS)
     n_layer: int | None = option(None, "layers (default: the preset's)", minimum=1)
     n_head: int | None = option(None, "heads (default: the preset's)", minimum=1)
-    width: int | None = option(None, "channels (default: the preset's)", minimum=1)
-    context: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
+    n_embd: int | None = option(None, "channels (default: the preset's)", minimum=1)
+    block_size: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
     bias: bool = option(True, "biases in linear layers and norms, as GPT-2 has")
     sampler: str = option(
@@ -91,7 +162,7 @@ class TrainConfig:
     batch_tokens: int | None = option(
         None, "tokens of a global batch (default: 524288; tiny: 8192)", minimum=1
     )
-    micro_batch: int | None = option(
+    device_batch_size: int | None = option(
         None,
         "most windows in one forward pass (default: 16,384 tokens on a GPU; 8 windows on a CPU)",
         minimum=1,
@@ -119,7 +190,7 @@ class TrainConfig:
     beta2: float = option(
         0.95, "AdamW's decay of the squared gradients, as GPT-3's", minimum=0, maximum=0.99999
     )
-    clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
+    grad_clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option(
         "auto",
@@ -137,7 +208,7 @@ class TrainConfig:
         False, "recompute activations, for less memory", shapes_bytes=False
     )
 
-    val_every: int = option(
+    eval_every: int = option(
         250, "steps between validations; 0 for none", minimum=0, shapes_bytes=False
     )
     val_data: str | None = option(
@@ -206,21 +277,21 @@ class TrainConfig:
         rate = _ADAFACTOR_RATE if is_adafactor else LEARNING_RATES[self.preset]
         return rate / 10 if self.init_from else rate
 
-    def windows_per_batch(self, context: int) -> int:
+    def windows_per_batch(self, block_size: int) -> int:
         """Return the samples of a global batch.
 
-        Raises SettingsError if its tokens are not a multiple of the context.
+        Raises SettingsError if its tokens are not a multiple of the block size.
         """
         tokens = self.batch_tokens or default_batch(self.preset)
-        if tokens % context:
-            below = tokens // context * context
-            above = below + context
+        if tokens % block_size:
+            below = tokens // block_size * block_size
+            above = below + block_size
             nearest = f"{below} or {above}" if below else str(above)
             raise SettingsError(
-                f"batch_tokens {tokens} is not a multiple of context {context}; the nearest values "
-                f"are {nearest}"
+                f"batch_tokens {tokens} is not a multiple of block_size {block_size}; the nearest "
+                f"values are {nearest}"
             )
-        return tokens // context
+        return tokens // block_size
 
     def resolved(self, steps_an_epoch: int) -> TrainConfig:
         """Return the settings with this run's `max_steps`, `schedule` and `learning_rate`.
@@ -236,17 +307,17 @@ class TrainConfig:
             learning_rate=self.peak_rate,
         )
 
-    def learning_rate_of(self, step: int) -> float:
-        """Return the learning rate of step 0 … max_steps−1, of settings that are `resolved`."""
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate at step 0 … max_steps−1, of settings that are `resolved`."""
         warmup_steps = self.warmup_steps or max(1, self.max_steps // 100)
-        share = learning_rate(
+        factor = schedule_factor(
             step,
             schedule=self.schedule or "",
             warmup_steps=warmup_steps,
             max_steps=self.max_steps,
             decay_fraction=self.decay_fraction,
         )
-        return share * self.peak_rate
+        return factor * self.peak_rate
 
 
 _TYPES = typing.get_type_hints(TrainConfig)
@@ -272,10 +343,10 @@ def default_batch(name: str) -> int:
     return _TINY_BATCH_TOKENS if name == "tiny" else _DEFAULT_BATCH_TOKENS
 
 
-def learning_rate(
+def schedule_factor(
     step: int, schedule: str, warmup_steps: int, max_steps: int, decay_fraction: float = 0.2
 ) -> float:
-    """Return the learning rate of step 0 … max_steps−1, as a fraction of its peak.
+    """Return the learning rate at step 0 … max_steps−1, as a factor of its peak.
 
     Linear warm-up; then `cosine` or `linear` down to a tenth at the last step, `wsd` (warm-up,
     stable, decay: constant, then linear to zero over the last `decay_fraction` of the steps; Hu et
@@ -300,90 +371,3 @@ def learning_rate(
 def _progress(step: int, start: int, end: int) -> float:
     """Return how far a decay from step `start` on is after this step; 1 at step `end` − 1."""
     return min(1.0, (step - start + 1) / max(1, end - start))
-
-
-def config_of(settings: Mapping[str, Any], where: str) -> TrainConfig:
-    """Return the settings of a checkpoint's record; raises SettingsError for an unknown one."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    return from_table(TrainConfig, given, where)
-
-
-# Flags of nanoGPT and of transformers' Trainer, and the settings that they are here.
-_FOREIGN_FLAGS = {
-    "lr": "learning_rate",
-    "n_embd": "width",
-    "block_size": "context",
-    "batch_size": "micro_batch",
-    "per_device_train_batch_size": "micro_batch",
-    "max_iters": "max_steps",
-    "warmup_iters": "warmup_steps",
-    "eval_interval": "val_every",
-    "eval_steps": "val_every",
-    "save_steps": "save_every",
-    "grad_clip": "clip",
-    "max_grad_norm": "clip",
-    "adam_beta2": "beta2",
-    "lr_scheduler_type": "schedule",
-    "optim": "optimizer",
-    "gradient_checkpointing": "checkpoint_activations",
-    "out_dir": "out",
-    "output_dir": "out",
-    "dataset": "data",
-}
-_SWITCHES = ("bias", "document_mask", "compile", "checkpoint_activations")
-
-
-def _check_foreign(arguments: Sequence[str]) -> None:
-    """Raise SettingsError for a flag of nanoGPT or transformers, which names the flag here."""
-    for argument in arguments:
-        name, sign, value = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--"):
-            continue
-        ours = f"--{_FOREIGN_FLAGS.get(name)}"
-        if sign and name in _SWITCHES:
-            ours = f"--{name}" if value.lower() in ("true", "1") else f"--no_{name}"
-        elif name not in _FOREIGN_FLAGS:
-            continue
-        raise SettingsError(f"{argument} is {ours} here; see python -m trainer --help")
-
-
-_EXAMPLES = """\
-examples:
-  python -m trainer --data run/tokens --out gpt2 --preset 124M
-  torchrun --standalone --nproc-per-node=8 -m trainer CONFIG.toml
-  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 \\
-      torchrun --nnodes=1:8 --nproc-per-node=8 --max-restarts=100 \\
-      --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 \\
-      -m trainer CONFIG.toml
-
-The last one on every node, for nodes that join and leave; without the variable, torchrun 2.13
-waits forever when one joins."""
-
-
-def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
-    """Return the settings of a command line; flags override a CONFIG.toml.
-
-    Raises SettingsError.
-    """
-    parser = command_parser(
-        "trainer",
-        "[CONFIG.toml]",
-        "Train a GPT-2 on token shards. The same command again continues where it stopped.",
-        _EXAMPLES,
-    )
-    parser.add_argument(
-        "config",
-        nargs="?",
-        type=Path,
-        metavar="[CONFIG.toml]",
-        help="settings, at the top or in [train]",
-    )
-    add_flags(parser, TrainConfig)
-    arguments = sys.argv[1:] if arguments is None else arguments
-    _check_foreign(arguments)
-    parsed = parser.parse_args(arguments)
-    table: dict[str, Any] = {}
-    where = "flags"
-    if parsed.config:
-        table, where = read_settings(parsed.config.expanduser())
-    return from_table(TrainConfig, {**table, **flags_given(TrainConfig, parsed)}, where)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.shape import ModelConfig
+from trainer.config import ModelConfig
 
 # Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets.
 PEAK_TFLOPS: dict[str, float] = {
@@ -43,11 +43,11 @@ def compute_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.float32
 
 
-def default_micro_batch(context: int, device: torch.device) -> int:
+def default_device_batch(block_size: int, device: torch.device) -> int:
     """Return the number of windows of a forward pass."""
     if device.type != "cuda":
         return _DEFAULT_WINDOWS_ON_CPU
-    return max(1, _DEFAULT_TOKENS_ON_GPU // context)
+    return max(1, _DEFAULT_TOKENS_ON_GPU // block_size)
 
 
 def is_compiler_error(error: BaseException) -> bool:
@@ -78,7 +78,7 @@ def use_fastest_attention(
             SDPBackend.MATH,
         ]
         closing.enter_context(sdpa_kernel(preferred, set_priority=True))
-    size = (1, shape.n_head, shape.context, shape.width // shape.n_head)
+    size = (1, shape.n_head, shape.block_size, shape.n_embd // shape.n_head)
     q = torch.zeros(size, dtype=dtype, device=device, requires_grad=True)
     choice = torch._fused_sdp_choice(q, q, q, dropout_p=shape.dropout, is_causal=True)
     return SDPBackend(choice).name.lower()

@@ -53,7 +53,7 @@ def explain_failures(
         raise Diverged(_explain_divergence(config, saver, error), error.step) from error
     except Exception as error:
         if is_out_of_memory(error):
-            raise MemoryError(_explain_memory(model, loader.micro_batch, error)) from error
+            raise MemoryError(_explain_memory(model, loader.device_batch_size, error)) from error
         if is_compiler_error(error):
             raise SettingsError(
                 f"torch.compile failed ({first_line(error)}): install the compiler that it "
@@ -84,19 +84,19 @@ def _explain_divergence(config: TrainConfig, saver: Saver, error: Diverged) -> s
     )
 
 
-def _explain_memory(model: GPT, micro_batch: int, error: Exception) -> str:
+def _explain_memory(model: GPT, device_batch_size: int, error: Exception) -> str:
     """Return what to change when a forward or backward pass does not fit."""
     place = "memory"
     if isinstance(error, torch.OutOfMemoryError):
         place = "the GPU's memory"
     remedies = []
-    if micro_batch > 1:
-        remedies.append("a smaller --micro_batch")
+    if device_batch_size > 1:
+        remedies.append("a smaller --device_batch_size")
     if not model.checkpoint_activations:
         remedies.append("--checkpoint_activations")
     if not remedies:
-        remedies.append("a smaller --preset or --context")
+        remedies.append("a smaller --preset or --block_size")
     return (
-        f"a forward pass of {pluralize(micro_batch, 'window')} does not fit in {place}: give "
+        f"a forward pass of {pluralize(device_batch_size, 'window')} does not fit in {place}: give "
         f"{', or '.join(remedies)} ({first_line(error).partition('.')[0]})"
     )

@@ -52,7 +52,7 @@ def continue_ids(
     """Return ids (B, T) or (T,) with their continuation."""
     if ids.dim() == 1:
         return continue_ids(model, ids[None], settings, stop)[0]
-    context = model.config.context
+    block_size = model.config.block_size
     ids = ids.to(model.wte.weight.device).long()
     if ids.dim() != 2 or not ids.numel():
         raise ValueError(f"ids are rows of one length, of shape (B, T), not {tuple(ids.shape)}")
@@ -60,11 +60,11 @@ def continue_ids(
         raise ValueError(f"ids are outside the vocabulary of {model.config.vocab_size}")
     cache = KVCache(model, len(ids))
     is_done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    new_ids = ids[:, -context:]
+    new_ids = ids[:, -block_size:]
     for _ in range(settings.max_new_tokens):
-        if cache.length + new_ids.shape[1] > context:
+        if cache.length + new_ids.shape[1] > block_size:
             cache.length = 0
-            new_ids = ids[:, -max(1, context // 2) :]
+            new_ids = ids[:, -max(1, block_size // 2) :]
         new_ids = choose_tokens(model.next_logits(new_ids, cache).float(), settings)
         if stop is not None:
             new_ids[is_done] = stop

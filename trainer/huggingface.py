@@ -6,7 +6,6 @@ A folder may be a model of the Hub, which is downloaded.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from trainer.command_line import first_line
-from trainer.data.text import Tokenizer, has_tokenizer
+from trainer.data.text import Tokenizer
 from trainer.model import GPT, ModelConfig
 
 # The weights that transformers keeps as Conv1D has them, transposed.
@@ -86,7 +85,10 @@ def download_model(name: str) -> Path:
 
 
 def load_huggingface(folder: Path) -> GPT:
-    """Return the GPT-2 in a local folder; raises ValueError if it is another model or damaged."""
+    """Return the GPT-2 in a local folder, with the end-of-text that its config.json names.
+
+    Raises ValueError if it is another model or damaged.
+    """
     transformers = _transformers()
     try:
         config = transformers.GPT2Config.from_pretrained(folder)
@@ -106,6 +108,14 @@ def load_huggingface(folder: Path) -> GPT:
             raise ValueError(
                 "its output layer (lm_head) is not its embedding, although config.json ties them"
             )
+        eot = config.eos_token_id
+        if isinstance(eot, list):
+            eot = next(iter(eot), None)
+        if type(eot) is not int or not 0 <= eot < config.vocab_size:
+            raise ValueError(
+                f"its eos_token_id is {eot}, of a vocabulary of {config.vocab_size}: write the id "
+                f"of end-of-text into config.json"
+            )
     # Errors of transformers, safetensors or pickle.
     except Exception as error:
         raise ValueError(
@@ -113,29 +123,27 @@ def load_huggingface(folder: Path) -> GPT:
         ) from error
     shape = ModelConfig(
         vocab_size=config.vocab_size,
-        context=config.n_positions,
+        block_size=config.n_positions,
         n_layer=config.n_layer,
         n_head=config.n_head,
-        width=config.n_embd,
+        n_embd=config.n_embd,
     )
     model = GPT(shape)
     model.load_state_dict(from_huggingface(theirs.state_dict(), shape))
+    model.eot = eot
     return model
 
 
 def _check_tensors(report: dict[str, Any], num_blocks: int) -> None:
     """Raise ValueError if the weights are not those that config.json describes."""
-    if missing := report["missing_keys"]:
-        raise ValueError(f"it is not a GPT-2: the tensor {min(missing)} is missing")
-    for name, shape, described in sorted(report["mismatched_keys"]):
-        raise ValueError(
-            f"the tensor {name} has the shape {tuple(shape)}, by its config.json {tuple(described)}"
-        )
+    wrong = [*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]
     # Heads of other tasks and masks of earlier versions may be left out, blocks may not.
-    for name in sorted(report["unexpected_keys"]):
+    for name in report["unexpected_keys"]:
         block = re.search(r"\bh\.(\d+)\.", name)
         if block and int(block[1]) >= num_blocks:
-            raise ValueError(f"its config.json has no block for the tensor {name}")
+            wrong.append(name)
+    if wrong:
+        raise ValueError(f"the tensor {min(wrong)} is not as its config.json describes it")
 
 
 def _check_settings(config: Any, transformers: Any) -> None:
@@ -171,11 +179,11 @@ def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
 
     They have no padding. A model without biases gets biases of zero.
     """
-    state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
     with torch.device("meta"):
         with_biases = GPT(dataclasses.replace(model.config, bias=True)).state_dict()
-    for name in with_biases.keys() - state.keys():
-        state[name] = torch.zeros(with_biases[name].shape)
+    state = {name: torch.zeros(tensor.shape) for name, tensor in with_biases.items()}
+    for name, tensor in model.state_dict().items():
+        state[name] = tensor.detach().float().cpu()
     state["wte.weight"] = state["wte.weight"][: model.config.vocab_size]
     return {f"transformer.{name}": tensor for name, tensor in _transposed(state).items()}
 
@@ -188,41 +196,6 @@ def _transposed(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             tensor = tensor.t()
         result[name] = tensor.contiguous()
     return result
-
-
-def end_of_text(folder: Path, vocab_size: int) -> int:
-    """Return the id of end-of-text in a folder.
-
-    It is what config.json or generation_config.json name as `eos_token_id`. Of several ids it is
-    the one that the tokenizer ends texts with, or the first. If they name none, it is the
-    tokenizer's. Raises ValueError if that has none either.
-    """
-    candidates: list[int] = []
-    for name in ("config.json", "generation_config.json"):
-        value = _read_entries(folder / name).get("eos_token_id")
-        if not isinstance(value, list):
-            value = [value]
-        candidates = candidates or [token for token in value if type(token) is int]
-    if has_tokenizer(folder):
-        text = _read_entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
-        if isinstance(text, dict):
-            text = text["content"]
-        tokenizers_id = Tokenizer(folder / "tokenizer.json").loaded.token_to_id(text)
-        if tokenizers_id is not None and (not candidates or tokenizers_id in candidates):
-            candidates = [tokenizers_id]
-    if not candidates or not 0 <= candidates[0] < vocab_size:
-        raise ValueError(
-            f"{folder}: its eos_token_id is {candidates}, of a vocabulary of {vocab_size}: write "
-            f"the id of end-of-text into config.json"
-        )
-    return candidates[0]
-
-
-def _read_entries(path: Path) -> dict[str, Any]:
-    """Return the entries of a JSON file; none if there is no file."""
-    if not path.is_file():
-        return {}
-    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def save_huggingface(model: GPT, folder: Path, tokenizer: Path | None, eot: int | None) -> None:
@@ -241,8 +214,8 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path | None, eot: int 
         )
     shape = transformers.GPT2Config(
         vocab_size=config.vocab_size,
-        n_positions=config.context,
-        n_embd=config.width,
+        n_positions=config.block_size,
+        n_embd=config.n_embd,
         n_layer=config.n_layer,
         n_head=config.n_head,
         attn_pdrop=config.dropout,
@@ -258,13 +231,13 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path | None, eot: int 
     theirs.tie_weights()
     theirs.save_pretrained(folder)
     if tokenizer is not None and eot is not None:
-        _save_tokenizer(folder, tokenizer, eot, config.context)
+        _save_tokenizer(folder, tokenizer, eot, config.block_size)
     # Otherwise only its owner can read the weights.
     for path in folder.iterdir():
         shutil.copymode(folder / "config.json", path)
 
 
-def _save_tokenizer(folder: Path, tokenizer: Path, eot: int, context: int) -> None:
+def _save_tokenizer(folder: Path, tokenizer: Path, eot: int, block_size: int) -> None:
     transformers = _transformers()
     loaded = Tokenizer(tokenizer).loaded
     text = loaded.id_to_token(eot) or "<|endoftext|>"
@@ -273,7 +246,7 @@ def _save_tokenizer(folder: Path, tokenizer: Path, eot: int, context: int) -> No
         bos_token=text,
         eos_token=text,
         unk_token=text,
-        model_max_length=context,
+        model_max_length=block_size,
     ).save_pretrained(folder)
     # Again: transformers makes an ordinary token that ends texts a special one.
     loaded.save(str(folder / "tokenizer.json"))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -25,14 +26,14 @@ from trainer.command_line import run_reporting
 from trainer.config import TrainConfig
 from trainer.data.corpora import open_corpora
 from trainer.data.loader import DocumentBlocks, Loader
-from trainer.data.samplers import Sampler, mix64
-from trainer.device import compute_dtype, default_micro_batch, use_fastest_attention
+from trainer.data.samplers import Sampler
+from trainer.device import compute_dtype, default_device_batch, use_fastest_attention
 from trainer.distributed import Ranks, StopSignals, averaging_when, wrap_ddp
 from trainer.failures import end_stopped, explain_failures
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
 from trainer.optim import load_training, training_state
-from trainer.validation import count_bytes, val_figures, validation_loss, validation_set
+from trainer.validation import score_windows, validation_set
 
 LOG_EVERY = 10  # steps between progress lines; every step is recorded
 
@@ -144,10 +145,8 @@ class _Run:
         if path and parent:
             resuming.check_same_run(path, parent, self.config, model, self.corpora, self.say)
         tokenizer = self.corpora.tokenizer
-        context = self.config.model_config(tokenizer.vocab_size).context
-        # Windows; none if val_every is 0.
-        self.validation = validation_set(self.corpora, context, self.config, self.say)
-        self.val_bytes = count_bytes(self.validation, tokenizer) if ranks.is_main else 0
+        block_size = self.config.model_config(tokenizer.vocab_size).block_size
+        self.validation = validation_set(self.corpora, block_size, self.config, self.say)
         self.blocks = DocumentBlocks(tokenizer.eot, self.config.document_mask)
 
         self._make_model(model, path)
@@ -193,18 +192,19 @@ class _Run:
 
     def _open_loader(self, sampler: Sampler | None) -> None:
         config = self.config
-        context = self.model.config.context
+        block_size = self.model.config.block_size
         # Sample i is a pure function of the seed and i.
         sampler = sampler or self.corpora.sampler(config)
-        if sampler.context != context:
+        if sampler.block_size != block_size:
             raise SettingsError(
-                f"the sampler has windows of {sampler.context} tokens, the model a context of "
-                f"{context}: make both equal"
+                f"the sampler has windows of {sampler.block_size} tokens, the model a context of "
+                f"{block_size}: make both equal"
             )
         self.loader = Loader(
             sampler,
-            batch=config.windows_per_batch(context),
-            micro_batch=config.micro_batch or default_micro_batch(context, self.ranks.device),
+            batch=config.windows_per_batch(block_size),
+            device_batch_size=config.device_batch_size
+            or default_device_batch(block_size, self.ranks.device),
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
             device=self.ranks.device,
@@ -222,7 +222,7 @@ class _Run:
         dtype = compute_dtype(self.config.dtype, device)
         mask = self.config.document_mask
         attention = use_fastest_attention(shape, mask, dtype, device, self.closing)
-        step_tokens = loader.samples * shape.context
+        step_tokens = loader.samples * shape.block_size
         step_flops = self.model.flops_per_token * step_tokens
         over_ranks = "in"
         if loader.world_size > 1:
@@ -231,8 +231,8 @@ class _Run:
             f"{self.model.n_parameters:,} parameters, {step_flops / 1e12:.3g} TFLOP a step; "
             f"{device.type}, {str(dtype).removeprefix('torch.')}, attention by {attention}\n"
             f"{pluralize(self.config.max_steps, 'step')} of {step_tokens:,} tokens = "
-            f"{pluralize(loader.samples, 'window')} of {shape.context} {over_ranks} "
-            f"{pluralize(loader.accumulation, 'micro-batch')} of {loader.micro_batch} at most"
+            f"{pluralize(loader.samples, 'window')} of {shape.block_size} {over_ranks} "
+            f"{pluralize(loader.accumulation, 'micro-batch')} of {loader.device_batch_size} at most"
         )
         self.log = StepLog(
             folder=Path(self.config.out),
@@ -249,7 +249,7 @@ class _Run:
         """Validate the model if its run ended between a checkpoint and its validation's end."""
         # Rank 0 has the records of the steps.
         is_owed = self.ranks.is_main and resuming.owes_validation(self.config, self.start)
-        is_owed = self.ranks.any(is_owed) and len(self.validation) > 0
+        is_owed = self.ranks.any(is_owed) and len(self.validation.windows) > 0
         if self.start >= self.config.max_steps:
             self.say(
                 f"nothing to do{' but a validation' if is_owed else ''}: {self.config.out} is at "
@@ -270,7 +270,8 @@ class _Run:
         ranks = self.ranks
         if config.dropout:
             # The masks follow from (seed, step, rank), so that no generator has to be saved.
-            torch.manual_seed(mix64(config.seed ^ mix64(self.step ^ mix64(ranks.rank))))
+            key = np.random.SeedSequence([config.seed, self.step, ranks.rank])
+            torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
         loss = torch.zeros((), device=ranks.device)
         for micro_step in range(loader.accumulation):
             # A step may take minutes, and a container may be killed ten seconds after a signal.
@@ -286,10 +287,10 @@ class _Run:
                 micro_loss.backward()
             loss += micro_loss.detach()
         ranks.average_gradients(self.model)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip or math.inf)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate_of(self.step)
+                group["lr"] = config.learning_rate_at(self.step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         ranks.sync()
@@ -306,15 +307,14 @@ class _Run:
         is_last = self.is_stopped or self.step == self.config.max_steps
         is_save_due = self.step > self.saved_step and self._is_due(self.config.save_every, is_last)
         # Not after a signal: the same command first makes the validation.
-        can_validate = len(self.validation) > 0 and not self.is_stopped
-        is_validation_due = can_validate and self._is_due(self.config.val_every, is_last)
+        can_validate = len(self.validation.windows) > 0 and not self.is_stopped
+        is_validation_due = can_validate and self._is_due(self.config.eval_every, is_last)
         is_due = is_save_due or is_validation_due or self._is_due(LOG_EVERY, is_first or is_last)
         if not (is_due or on_step):
             return
         # Steps that were skipped above did not wait for the device. Raises Diverged before a save.
-        self.log.collect()
         self.saver.check()
-        self.log.write(self.saver.last_saved)
+        self.log.flush(self.saver.last_saved)
         if is_due:
             gc.collect()
         if is_save_due:
@@ -354,12 +354,12 @@ class _Run:
         If a signal ends the validation, the run is saved, and the result is None. The same command
         first makes the validation.
         """
-        val_loss = validation_loss(
+        nats = score_windows(
             self.model,
-            self.validation,
+            self.validation.windows,
             self.ranks,
             self.blocks,
-            self.loader.micro_batch,
+            self.loader.device_batch_size,
             self._is_stopping,
         )
         self.is_stopped = self._is_stopping()
@@ -367,11 +367,12 @@ class _Run:
             self._save()
             self._finish_saving()
             return None
-        if not math.isfinite(val_loss):
-            raise Diverged(f"step {self.step}: validation loss {val_loss:.4g}", self.step)
-        self.val_loss = val_loss
-        self.log.amend(**val_figures(val_loss, self.validation, self.val_bytes))
-        return val_loss
+        figures = self.validation.figures(nats)
+        self.val_loss = figures["val_loss"]
+        if not math.isfinite(self.val_loss):
+            raise Diverged(f"step {self.step}: validation loss {self.val_loss:.4g}", self.step)
+        self.log.amend(**figures)
+        return self.val_loss
 
     def _finish_saving(self) -> None:
         """Wait for the checkpoint, and note it in the step's record."""

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,18 +27,8 @@ class Diverged(RuntimeError):
         self.step = step
 
 
-@dataclass(frozen=True)
-class _PendingStep:
-    """A step whose figures are still on the device."""
-
-    step: int
-    learning_rate: float
-    loss: torch.Tensor  # of this rank
-    norm: torch.Tensor
-
-
 class StepLog:
-    """The records of a run's steps, whose losses stay on the device until `collect`.
+    """The records of a run's steps, whose losses stay on the device until `flush`.
 
     On rank 0 they go to the run's folder: metrics.jsonl, and TensorBoard's events if it is
     installed. Records after the step `start`, of a killed run, are removed. `step_tokens` and
@@ -64,8 +53,8 @@ class StepLog:
         self._max_steps = settings["max_steps"]
         self.last_loss = math.nan
         self.last_val_loss: float | None = None  # of the step that the run continues from
-        self._pending: list[_PendingStep] = []
-        self._collected: list[dict[str, Any]] = []
+        # Steps, learning rates, this rank's losses and gradient norms.
+        self._pending: list[tuple[int, float, torch.Tensor, torch.Tensor]] = []
         self._last: dict[str, Any] = {}  # the record that was written last, on rank 0
         self._events: Any = None
         self.restart_clock()
@@ -94,51 +83,48 @@ class StepLog:
 
     def add(self, step: int, learning_rate: float, loss: torch.Tensor, norm: torch.Tensor) -> None:
         """Note a step, without a wait for the device. The loss is this rank's."""
-        self._pending.append(_PendingStep(step, learning_rate, loss, norm))
+        self._pending.append((step, learning_rate, loss, norm))
 
-    def collect(self) -> None:
-        """Wait for the device, once for all steps since the last time.
+    def flush(self, saved: int) -> None:
+        """Wait for the device, and write the steps since the last time.
 
-        Raises Diverged, which names the step.
+        `saved` is the step of the newest complete checkpoint. Raises Diverged, which names a step.
         """
         ranks = self._ranks
         pending = self._pending
         if not pending:
             return
-        losses = ranks.sum([pended.loss.item() / ranks.world_size for pended in pending])
+        losses = ranks.sum([loss.item() / ranks.world_size for _, _, loss, _ in pending])
         seconds = (time.perf_counter() - self._clock) / len(pending)
         of_all_steps = {
             "tokens_per_s": round(self._step_tokens / seconds, 1),
             "mfu": mfu(self._step_flops / seconds / ranks.world_size, ranks.device),
             "memory_gb": memory_gb(ranks.device),
             "world_size": ranks.world_size,
+            "saved": saved,
+            "time": round(time.time(), 3),
         }
-        for pended, loss in zip(pending, losses, strict=True):
-            norm = pended.norm.item()
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise Diverged(
-                    f"step {pended.step}: loss {loss:.4g}, gradient norm {norm:.4g}", pended.step
-                )
-            record = {
-                "step": pended.step,
-                "lr": pended.learning_rate,
+        records = []
+        for (step, learning_rate, _, norm), loss in zip(pending, losses, strict=True):
+            record: dict[str, Any] = {
+                "step": step,
+                "lr": learning_rate,
                 "tokens": self._step_tokens,
                 "loss": loss,
-                "grad_norm": norm,
+                "grad_norm": norm.item(),
                 **of_all_steps,
             }
-            self._collected.append(record)
+            if not (math.isfinite(loss) and math.isfinite(record["grad_norm"])):
+                raise Diverged(
+                    f"step {step}: loss {loss:.4g}, gradient norm {record['grad_norm']:.4g}", step
+                )
+            records.append(record)
         pending.clear()
         self.last_loss = losses[-1]
-
-    def write(self, saved: int) -> None:
-        """Write the collected records; `saved` is the step of the newest complete checkpoint."""
-        records = self._collected
-        self._collected = []
-        if not self._ranks.is_main:
+        if not ranks.is_main:
             return
         for record in records:
-            self._last = record | {"saved": saved, "time": round(time.time(), 3)}
+            self._last = record
             self._start_of_last = self._file.tell()
             self._write_last()
         self._show(records)

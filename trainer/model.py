@@ -1,6 +1,6 @@
 """GPT-2 as OpenAI published it, in one class: presets, forward pass with loss, and a KV cache.
 
-Shapes: B sequences, T tokens, C channels (`width`), H heads, D = C / H, V vocabulary, N = B · T.
+Shapes: B sequences, T tokens, C channels (`n_embd`), H heads, D = C / H, V vocabulary, N = B · T.
 "Language Models are Unsupervised Multitask Learners" (Radford et al., 2019); openai/gpt-2.
 """
 
@@ -19,9 +19,8 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from trainer.config import TrainConfig
+from trainer.config import PRESETS, ModelConfig, TrainConfig, preset
 from trainer.optim import make_optimizers
-from trainer.shape import PRESETS, ModelConfig, preset
 
 __all__ = ["GPT", "PRESETS", "KVCache", "ModelConfig", "preset"]
 
@@ -47,8 +46,8 @@ class KVCache:
 
     def __init__(self, model: GPT, batch: int) -> None:
         config = model.config
-        head_width = config.width // config.n_head
-        shape = (config.n_layer, 2, batch, config.n_head, config.context, head_width)
+        head_width = config.n_embd // config.n_head
+        shape = (config.n_layer, 2, batch, config.n_head, config.block_size, head_width)
         weight = model.wte.weight
         dtype = model.compute_dtype or weight.dtype
         self._store = torch.zeros(shape, dtype=dtype, device=weight.device)
@@ -97,17 +96,17 @@ class GPT(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        embedding_width = config.embedding_width or config.width
+        embedding_width = config.embedding_width or config.n_embd
         # The weight of the output, too.
         self.wte = nn.Embedding(config.padded_vocab_size, embedding_width)
         if not config.rope:
-            self.wpe = nn.Embedding(config.context, embedding_width)
+            self.wpe = nn.Embedding(config.block_size, embedding_width)
         if config.embedding_width:
-            self.embedding_up = Linear(embedding_width, config.width, bias=config.bias)
-            self.embedding_down = Linear(config.width, embedding_width, bias=config.bias)
+            self.embedding_up = Linear(embedding_width, config.n_embd, bias=config.bias)
+            self.embedding_down = Linear(config.n_embd, embedding_width, bias=config.bias)
         num_blocks = 1 if config.shared_layers else config.n_layer
         self.h = nn.ModuleList(Block(config) for _ in range(num_blocks))
-        self.ln_f = nn.LayerNorm(config.width, bias=config.bias)
+        self.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
         self._initialize()
 
     @torch.no_grad()
@@ -274,13 +273,13 @@ class GPT(nn.Module):
         config = self.config
         past = cache.length if cache else 0
         end = past + ids.shape[1]
-        if end > config.context:
-            raise ValueError(f"{end} tokens exceed the context of {config.context}")
+        if end > config.block_size:
+            raise ValueError(f"{end} tokens exceed the context of {config.block_size}")
         positions = torch.arange(past, end, device=ids.device)
         x = self.wte(ids)
         rotation = None
         if config.rope:
-            rotation = rotation_of(positions, config.width // config.n_head)
+            rotation = rotation_of(positions, config.n_embd // config.n_head)
         else:
             x = x + self.wpe(positions)
         if config.embedding_width:
@@ -304,14 +303,15 @@ class GPT(nn.Module):
         if self.config.embedding_width:
             x = self.embedding_down(x)
         dtype = self.compute_dtype or self.wte.weight.dtype
-        logits = F.linear(x.to(dtype), self.wte.weight.to(dtype))
+        weight = self.wte.weight.to(dtype)
         if targets is None:
-            return logits[..., : self.config.vocab_size]
+            return F.linear(x.to(dtype), weight)[..., : self.config.vocab_size]
         # The padding is masked here. A view without it has rows that a GPU reads and writes more
         # slowly.
-        logits = logits.flatten(0, 1).float()
+        logits = F.linear(x.flatten(0, 1).to(dtype), weight).float()
         # In place and unknown to autograd: its gradient is 0 in any case, and a masked copy would
-        # write all logits again, forward and backward.
+        # write all logits again, forward and backward. So would the gradient of `logits` if that
+        # were a view.
         with torch.no_grad():
             logits[:, self.config.vocab_size :] = -math.inf
         loss = F.cross_entropy(logits, targets.flatten(), reduction=reduction, ignore_index=-100)
@@ -331,8 +331,8 @@ class GPT(nn.Module):
         num_multiplied = sum(parameter.numel() for parameter in self.h.parameters())
         if config.shared_layers:
             num_multiplied *= config.n_layer
-        num_multiplied += self.wte.weight.numel() + 2 * config.embedding_width * config.width
-        return 6 * num_multiplied + 12 * config.n_layer * config.width * config.context
+        num_multiplied += self.wte.weight.numel() + 2 * config.embedding_width * config.n_embd
+        return 6 * num_multiplied + 12 * config.n_layer * config.n_embd * config.block_size
 
 
 class Block(nn.Module):
@@ -340,9 +340,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.width, bias=config.bias)
+        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.attn = Attention(config)
-        self.ln_2 = nn.LayerNorm(config.width, bias=config.bias)
+        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
     def forward(
@@ -364,8 +364,8 @@ class Attention(nn.Module):
         self.n_head = config.n_head
         self.dropout = config.dropout
         self.qk_norm = config.qk_norm
-        self.c_attn = Linear(config.width, 3 * config.width, bias=config.bias)
-        self.c_proj = Linear(config.width, config.width, bias=config.bias)
+        self.c_attn = Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -418,8 +418,8 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.is_relu2 = config.activation == "relu2"
-        self.c_fc = Linear(config.width, 4 * config.width, bias=config.bias)
-        self.c_proj = Linear(4 * config.width, config.width, bias=config.bias)
+        self.c_fc = Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

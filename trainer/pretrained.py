@@ -22,8 +22,8 @@ from trainer.checkpoint import (
 from trainer.command_line import check_local, first_line
 from trainer.data.loader import DocumentBlocks
 from trainer.data.shards import TokenizerInfo
-from trainer.data.text import Tokenizer, has_tokenizer
-from trainer.huggingface import download_model, end_of_text, is_hub_name, load_huggingface
+from trainer.data.text import Tokenizer
+from trainer.huggingface import download_model, is_hub_name, load_huggingface
 from trainer.model import GPT, ModelConfig
 from trainer.signing import verifier_of
 
@@ -74,7 +74,7 @@ class Pretrained:
 
     folder: Path  # where it was read from
     model: GPT
-    tokenizer: Path  # its tokenizer.json; a Hugging Face folder may have other files, or none
+    tokenizer: Path  # its tokenizer.json, which a Hugging Face folder may lack
     eot: int  # id of end-of-text
     record: Record | None  # of the checkpoint; None for a Hugging Face folder
     blocks: DocumentBlocks  # how it treated the documents of a window in training
@@ -92,10 +92,10 @@ class Pretrained:
             )
 
     def _has_tokenizer(self, other: TokenizerInfo) -> bool:
-        if not has_tokenizer(self.tokenizer.parent):
+        if not self.tokenizer.is_file():
             # A Hugging Face folder with weights only: compare the size.
             return self.model.config.vocab_size == other.vocab_size
-        if self.tokenizer.is_file() and sha256_of(self.tokenizer) == other.sha256:
+        if sha256_of(self.tokenizer) == other.sha256:
             return True
         return Tokenizer(self.tokenizer).definition == Tokenizer(other.path).definition
 
@@ -129,23 +129,21 @@ def load_pretrained(
         folder = resolve(source, step, is_best=is_best)
     if verify:
         verify(folder)
-    record = None
-    has_mask = False
-    if is_huggingface:
-        model = load_huggingface(folder)
-        eot = end_of_text(folder, model.config.vocab_size)
-    else:
-        record = read_record(folder)
-        model = _load_checkpoint(folder, record)
-        eot = record.tokenizer["eot"]
-        has_mask = record.settings.get("document_mask", False)
-    _check_finite(model, folder)
+    record = None if is_huggingface else read_record(folder)
+    model = _load_checkpoint(folder, record) if record else load_huggingface(folder)
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise CheckpointError(
+                f"{folder}: the weights {name} are not finite; take another model, or an earlier "
+                f"checkpoint"
+            )
     model.tokenizer_path = folder / TOKENIZER
-    model.eot = eot
+    eot = model.eot or 0
+    has_mask = bool(record and record.settings["document_mask"])
     return Pretrained(
         folder=folder,
         model=model.to(device).eval(),
-        tokenizer=folder / TOKENIZER,
+        tokenizer=model.tokenizer_path,
         eot=eot,
         record=record,
         blocks=DocumentBlocks(eot, has_mask),
@@ -156,19 +154,10 @@ def _load_checkpoint(folder: Path, record: Record) -> GPT:
     try:
         model = GPT(ModelConfig(**record.model))
         model.load_state_dict(load_file(folder / WEIGHTS))
+        model.eot = record.tokenizer["eot"]
     except (TypeError, RuntimeError) as error:
         raise CheckpointError(
             f"{folder} is not a model of this version, or has parts of another class "
             f"({first_line(error)}): load its weights in the program that made it"
         ) from error
     return model
-
-
-def _check_finite(model: GPT, folder: Path) -> None:
-    """Raise CheckpointError if a weight is not a number, or infinite."""
-    for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
-            raise CheckpointError(
-                f"{folder}: the weights {name} are not finite; take another model, or an earlier "
-                f"checkpoint"
-            )

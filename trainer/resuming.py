@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 
 from schemas import SettingsError
 from trainer.checkpoint import (
-    METRICS,
     WEIGHTS,
     CheckpointError,
     Record,
@@ -21,13 +20,12 @@ from trainer.checkpoint import (
     latest,
     read_metrics,
 )
-from trainer.config import SHAPE, TrainConfig, config_of
+from trainer.config import SHAPE, ModelConfig, TrainConfig
 from trainer.data.corpora import Corpora
 from trainer.distributed import Ranks, run_lock
 from trainer.model import GPT
 from trainer.pretrained import load_pretrained
 from trainer.publish import PUBLISHABLE, Publisher
-from trainer.shape import ModelConfig
 from trainer.signing import signer_of, verifier_of
 
 Say = Callable[[str], None]
@@ -80,16 +78,7 @@ def _newest_checkpoint(out: Path, say: Say, verify_key: str | None) -> tuple[Pat
     if verify_key:
         hint = f"with verify_key, no earlier one is taken in its place; {hint}"
     checkpoint = latest(out, say, hint, is_strict=bool(verify_key))
-    if checkpoint is None:
-        folder = out / "checkpoints"
-        has_saved = any(record.get("saved") for record in read_metrics(out))
-        # A part is left where the first save was interrupted.
-        was_interrupted = any(folder.glob(".step-*.part"))
-        if has_saved and not was_interrupted:
-            raise CheckpointError(
-                f"{folder} has no checkpoint, but the run of {out / METRICS} has saved some; {hint}"
-            )
-    elif verify_key:
+    if checkpoint and verify_key:
         verifier_of(verify_key)(checkpoint[0])
     return checkpoint
 
@@ -105,8 +94,8 @@ def resolve_config(config: TrainConfig, model: GPT | None, corpora: Corpora) -> 
             )
         shape = {name: getattr(model.config, name) for name in SHAPE}
         config = dataclasses.replace(config, **shape)
-    context = config.model_config(vocab_size).context
-    step_tokens = config.windows_per_batch(context) * context
+    block_size = config.model_config(vocab_size).block_size
+    step_tokens = config.windows_per_batch(block_size) * block_size
     return config.resolved(steps_an_epoch=-(-sum(corpora.tokens) // step_tokens))
 
 
@@ -149,9 +138,9 @@ def new_record(
 def owes_validation(config: TrainConfig, start: int) -> bool:
     """Return whether a run ended between the checkpoint of step `start` and its validation.
 
-    `config` is `resolved`. A step is validated if `val_every` says so, or if it is the last.
+    `config` is `resolved`. A step is validated if `eval_every` says so, or if it is the last.
     """
-    if not config.val_every or (start % config.val_every and start != config.max_steps):
+    if not config.eval_every or (start % config.eval_every and start != config.max_steps):
         return False
     records = [record for record in read_metrics(Path(config.out)) if record["step"] == start]
     return bool(records) and "val_loss" not in records[-1]
@@ -174,7 +163,7 @@ def check_same_run(
     shape = model.config if model else config.model_config(corpora.tokenizer.vocab_size)
     if before.model | {"dropout": shape.dropout} != dataclasses.asdict(shape):
         refused.append(f"the model was {ModelConfig(**before.model)}, is {shape}")
-    old_config = config_of(before.settings, path.name)
+    old_config = TrainConfig(**before.settings)
     for field in dataclasses.fields(config):
         # `data` is compared by the shards' digests, not by where they are.
         if not field.metadata["shapes_bytes"] or field.name == "data":
@@ -233,8 +222,8 @@ def load_weights(
     trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
     ours = model.config
     theirs = trained.model.config
-    context = min(ours.context, theirs.context)
-    shortened = dataclasses.replace(theirs, dropout=ours.dropout, context=context)
+    block_size = min(ours.block_size, theirs.block_size)
+    shortened = dataclasses.replace(theirs, dropout=ours.dropout, block_size=block_size)
     differences = [
         f"{name} {value} in place of {getattr(ours, name)}"
         for name, value in dataclasses.asdict(shortened).items()
@@ -248,12 +237,12 @@ def load_weights(
     state = trained.model.state_dict()
     if not ours.rope:
         # A shorter context has the first positions, as nanoGPT's crop_block_size.
-        state["wpe.weight"] = state["wpe.weight"][: ours.context]
+        state["wpe.weight"] = state["wpe.weight"][: ours.block_size]
     model.load_state_dict(state)
-    if ours.context < theirs.context:
+    if ours.block_size < theirs.block_size:
         say(
-            f"weights from {config.init_from}, of whose {theirs.context} positions the first "
-            f"{ours.context} are kept; no state of the optimizer"
+            f"weights from {config.init_from}, of whose {theirs.block_size} positions the first "
+            f"{ours.block_size} are kept; no state of the optimizer"
         )
         return None
     if trained.record and trained.record.settings.get("optimizer", "adamw") == config.optimizer:

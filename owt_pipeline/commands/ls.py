@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from owt_pipeline.command_line import Command, CommandParser, aligned
-from owt_pipeline.engine.causes import Cause
+from owt_pipeline.engine.keys import Cause
 from owt_pipeline.engine.publish import read_log
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
+from owt_pipeline.commands.unique_rows import write_unique
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.formats.copies import COPIED_FORMATS, copy_without
-from owt_pipeline.formats.files import find_files, format_of, known_format, texts_of_option
-from owt_pipeline.formats.records import names_below_common_folder, texts_of_files
+from owt_pipeline.formats.files import find_files, known_format, texts_of_option
+from owt_pipeline.formats.records import texts_of_files
 from owt_pipeline.library import find_duplicates
 from owt_pipeline.stages.dedupe.options import Comparison
 from owt_pipeline.storage.folder import folder_of
@@ -29,12 +29,12 @@ def _flags(parser: CommandParser) -> None:
     near-duplicates whose exact similarity reaches the threshold. Your files are not changed. --out
     writes a row for each record that repeats another: row (its number, counted from 0 through all
     files), kept_row (the number of the other record), cluster, similarity and rule. --unique writes
-    copies of the files without the records that repeat another.
+    a Parquet file of the records that do not repeat another.
 
     examples:
       owt near-duplicates posts/*.jsonl.zst --text_field body --out pairs.parquet
       owt near-duplicates train.parquet test.parquet --out pairs.parquet
-      owt near-duplicates posts/*.jsonl.zst --text_field body --unique posts-unique
+      owt near-duplicates posts/*.jsonl.zst --text_field body --unique posts.parquet
     """
     parser.add_argument(
         "files",
@@ -58,8 +58,8 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--unique",
         type=os.path.expanduser,
-        metavar="FOLDER",
-        help="folder for a copy of each file without the records that repeat another",
+        metavar="FILE",
+        help="Parquet file for the records that do not repeat another",
     )
     parser.add_argument(
         "--workers", type=int, metavar="N", help="processes (default: this machine's cores)"
@@ -73,17 +73,11 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     # A wrong target is reported before the search, which reads all files.
     files = find_files(arguments.files, texts_of_option("near-duplicates"))
-    if arguments.out:
-        _check_target("--out", arguments.out, files)
-        if known_format(arguments.out) not in (None, "parquet"):
-            raise UsageError(f"--out {arguments.out}: the pairs are Parquet: name it .parquet")
-    copies: dict[str, str] = {}
-    if arguments.unique:
-        copies = _copies_of(files, arguments.unique)
-    if arguments.out and os.path.abspath(arguments.out) in map(os.path.abspath, copies.values()):
-        raise UsageError(
-            f"--out {arguments.out} would replace a file that --unique writes: name another one"
-        )
+    taken = list(files)
+    for option, target in (("--out", arguments.out), ("--unique", arguments.unique)):
+        if target:
+            _check_target(option, target, taken)
+            taken.append(target)
     options = flags_given(Comparison, arguments)
     try:
         from_table(Comparison, {}, "", options)
@@ -98,11 +92,10 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     if arguments.out:
         _write_pairs(pairs, arguments.out)
         print(f"{arguments.out}: row, kept_row, cluster, similarity, rule")
-    if copies:
-        _write_copies(copies, pairs["row"].to_numpy(), texts.num_rows)
-        num_kept = texts.num_rows - len(pairs)
-        num_files = pluralize(len(copies), "file")
-        print(f"{arguments.unique}: {pluralize(num_kept, 'record')} in {num_files}")
+    if arguments.unique:
+        removed = pairs["row"].to_numpy()
+        write_unique(files, removed, arguments.unique, texts.num_rows)
+        print(f"{arguments.unique}: {pluralize(texts.num_rows - len(pairs), 'record')}")
     return 0
 
 
@@ -133,53 +126,24 @@ def _write_pairs(pairs: pa.Table, path: str) -> None:
     folder.remove_dead_spools()
 
 
-def _check_target(option: str, target: str, files: Sequence[str]) -> None:
-    """Raise UsageError if `target`, which is replaced, is one of the files or not a regular
-    file."""
-    folder_of(target)
-    if target in files:
-        raise UsageError(f"{option} {target} is one of the files to read: name another one")
-    # Only an existing local file can have other names, such as links.
-    if "://" in target or not os.path.lexists(target):
-        return
-    if os.path.islink(target) or not os.path.isfile(target):
-        raise UsageError(f"{option} {target} is not a regular file: name another one")
-    if any(os.path.exists(file) and os.path.samefile(target, file) for file in files):
-        raise UsageError(f"{option} {target} is one of the files to read: name another one")
+def _check_target(option: str, target: str, taken: Sequence[str]) -> None:
+    """Raise UsageError unless the target can be a new or replaced Parquet file.
 
-
-def _copies_of(files: Sequence[str], folder: str) -> dict[str, str]:
-    """Return where the copy of each file is written, in the order in which the files are read.
-
-    Raises UsageError for a file of another format, and if a copy would replace an input.
+    `taken` are the files to read, and other targets.
     """
-    for file in files:
-        if format_of(file) not in COPIED_FORMATS:
-            raise UsageError(
-                f"--unique writes JSON Lines and Parquet, not the format of {file}: leave the "
-                "option out; --out writes which records to drop"
-            )
-    if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise UsageError(f"--unique {folder} is not a folder: name another one")
-    names = names_below_common_folder(files)
-    copies = {file: f"{folder.rstrip('/')}/{names[file]}" for file in files}
-    for copy in copies.values():
-        _check_target("--unique", copy, files)
-    return copies
-
-
-def _write_copies(copies: Mapping[str, str], removed: np.ndarray, num_rows: int) -> None:
-    """Write the copies without the `removed` rows, which are counted through all files."""
-    first = 0
-    for file, copy in copies.items():
-        folder, name = folder_of(copy)
-        start = np.searchsorted(removed, first)
-        first += copy_without(file, removed[start:] - first, folder, name)
-    if first != num_rows:
-        raise UserError(
-            f"the files changed meanwhile: they had {pluralize(num_rows, 'record')} when they were "
-            f"compared and {first:,} when they were copied: run the command again while no program "
-            "changes them"
+    folder_of(target)
+    if known_format(target) not in (None, "parquet"):
+        raise UsageError(f"{option} {target}: the file is Parquet: name it .parquet")
+    is_taken = os.path.abspath(target) in map(os.path.abspath, taken)
+    # Only an existing local file can have other names, such as links.
+    if "://" not in target and os.path.lexists(target):
+        if os.path.islink(target) or not os.path.isfile(target):
+            raise UsageError(f"{option} {target} is not a regular file: name another one")
+        existing = filter(os.path.exists, taken)
+        is_taken = is_taken or any(os.path.samefile(target, file) for file in existing)
+    if is_taken:
+        raise UsageError(
+            f"{option} {target} is a file to read, or another target: name another one"
         )
 
 

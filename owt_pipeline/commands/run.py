@@ -9,16 +9,20 @@ import logging
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from owt_pipeline import config
-from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
+from owt_pipeline.command_line import CommandParser, configure_output, reporting_errors
 from owt_pipeline.commands.dry_run import dry_run, dry_run_table
 from owt_pipeline.commands.ignored_settings import mention_num_shards
+from owt_pipeline.commands.results import (
+    funnel_table,
+    outputs_text,
+    reasons_text,
+    stages_of_documents,
+)
 from owt_pipeline.commands.setup import remember
 from owt_pipeline.engine.generations import is_last_generation_published
 from owt_pipeline.engine.publish import RUN_LOG
@@ -66,18 +70,6 @@ def build_parser() -> argparse.ArgumentParser:
     return _parser(*STAGES)
 
 
-def funnel_table(results: Sequence[Result]) -> str:
-    """Return the funnel of a run as text: what entered and left each stage, and the rejects."""
-    rows = [("stage", "in", "out", "seconds", "rejected")]
-    for result in results:
-        counts = result.manifest.counts
-        seconds = "finished" if result.seconds is None else f"{result.seconds:.1f}"
-        reasons = _reasons(counts.rejected)
-        row = (result.stage.name, f"{counts.entered:,}", f"{counts.left:,}", seconds, reasons)
-        rows.append(row)
-    return "\n".join(aligned(rows, left=(0, 4)))
-
-
 def _run(argv: Sequence[str] | None) -> int:
     """Parse the flags, run the stages, and print what came out."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -90,8 +82,6 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, beam_flags)
     tables = config.read_config(path)
     runtime = runtime_of(folder, arguments, beam_flags, tables)
-    # Only a run of all stages may remove at its end the work of interrupted runs.
-    runtime = replace(runtime, is_complete=arguments.until == LAST)
     stages = list(STAGES.values())
     flags_by_stage = {stage.name: flags_given(stage.options, arguments) for stage in stages}
     # A flag replaces its setting. With `--add`, new sources follow the sources in the settings.
@@ -119,7 +109,7 @@ def _run(argv: Sequence[str] | None) -> int:
     keep_flags(runtime.workdir, path, flags_by_stage)
     if not arguments.quiet:
         print(funnel_table(results))
-        print(_outputs(results, runtime.workdir))
+        print(outputs_text(results, runtime.workdir))
     may_collect_nothing = runtime.add or arguments.until == "collect"
     return exit_code(results, runtime.workdir, may_collect_nothing)
 
@@ -246,7 +236,7 @@ def exit_code(
         "the run has no document: %s rejected %s, all that entered it (%s)%s",
         empty.stage.name,
         pluralize(counts.entered, "row"),
-        _reasons(counts.rejected),
+        reasons_text(counts.rejected),
         _first_detail(DatasetReader(workdir, empty.manifest)),
     )
     return ExitCode.ERROR
@@ -266,48 +256,11 @@ def _first_detail(rejects: DatasetReader) -> str:
 
 def _without_output(results: Sequence[Result]) -> Result | None:
     """Return the first stage that rejected all rows; None if every stage kept some."""
-    for result in _stages_of_documents(results):
+    for result in stages_of_documents(results):
         counts = result.manifest.counts
         if counts.entered and not counts.left:
             return result
     return None
-
-
-def _stages_of_documents(results: Sequence[Result]) -> list[Result]:
-    """Return the results without `dedupe` and `report`, whose rows do not become documents."""
-    return [result for result in results if result.stage.name not in ("dedupe", "report")]
-
-
-def _reasons(rejected: Mapping[str, int]) -> str:
-    """Return the reasons of rejects and the number of each, the most frequent first."""
-    return ", ".join(f"{reason} {count:,}" for reason, count in Counter(rejected).most_common())
-
-
-def _outputs(results: Sequence[Result], workdir: Storage) -> str:
-    """Return the last lines of `owt run`: where the outputs are, and what to do next."""
-    lines = [""]
-    finished = {result.stage.name: result.manifest for result in results}
-    if corpus := finished.get("export"):
-        documents = pluralize(corpus.counts.left, "document")
-        lines.append(f"corpus  {workdir.path('corpus')}  {documents}, Parquet")
-    if tokens := finished.get("tokenize"):
-        total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val"))
-        num_tokens = pluralize(total, "token")
-        lines.append(f"tokens  {workdir.path('tokens')}  {num_tokens}, Arrow IPC")
-    if "report" in finished:
-        lines.append(f"report  {workdir.path('report/index.html')}")
-    # No next command is of use without documents.
-    if not all(result.manifest.counts.left for result in _stages_of_documents(results)):
-        return "\n".join(lines)
-    if "tokenize" in finished:
-        words = ["python", "-m", "trainer", "--data", workdir.path("tokens")]
-        words += ["--out", "gpt2", "--preset", "124M"]
-    else:
-        names = list(STAGES)
-        next_stage = names[names.index(results[-1].stage.name) + 1]
-        words = ["owt", "run", str(workdir), "--until", next_stage]
-    lines.append(f"next:   {command(*words).strip('`')}")
-    return "\n".join(lines)
 
 
 def places(

@@ -45,7 +45,7 @@ val_fraction = 0.05
 """
 
 TRAINING = (
-    "--preset=tiny --batch_tokens=1024 --max_steps=60 --warmup_steps=10 --val_every=30".split()
+    "--preset=tiny --batch_tokens=1024 --max_steps=60 --warmup_steps=10 --eval_every=30".split()
 )
 
 
@@ -176,7 +176,7 @@ def train(data: Path, out: Path) -> int:
     # An earlier demo may have left a model there.
     shutil.rmtree(out, ignore_errors=True)
     training = ["trainer", "--data", str(data), "--out", str(out), *TRAINING]
-    sampling = ["trainer.tools.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
+    sampling = ["trainer.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     for words in (training, sampling):
         _say(shlex.join(["python", "-m", *words]))
         finished = subprocess.run([sys.executable, "-m", *words], check=False)

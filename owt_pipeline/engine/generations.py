@@ -2,32 +2,26 @@
 
 The settings name the sources that the user wants. The root records which sources were added
 together, and how many shards they fill. A new source becomes a generation of its own if that is
-requested (`owt run RUN --add`). Settings that do not name a recorded source are an error, so that a
-lost settings file cannot empty a run. Only a last generation from which nothing is published may be
-left out: its sources were wrong, or the command that added it was interrupted.
+requested (`owt run RUN --add`). A recorded source need not be named again. Settings that name none
+of them are an error, because they have lost the other options, too. Only a last generation from
+which nothing is published may be left out: its sources were wrong, or the command that added it was
+interrupted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 
-from owt_pipeline.engine.sources import (
-    PAGES_FLAG,
-    content_of,
-    find_new_pages_of,
-    own_pages_of,
-    with_pages,
-)
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import UserError, command
 from owt_pipeline.ledger.root import read_root, swap_root
-from owt_pipeline.storage.folder import Storage
-from schemas.manifest import PAGES, Generation, Root
+from owt_pipeline.storage.folder import Storage, is_gone
+from schemas.manifest import Generation, Root
 
 logger = logging.getLogger("owt")
 
@@ -47,10 +41,7 @@ def record_generations(
     changed = root
     for stage, options in stages:
         if not stage.inputs:
-            find_new_pages = partial(find_new_pages_of, stages, changed)
-            changed = with_generations(
-                changed, stage, options, runtime.workdir, find_new_pages, add=runtime.add
-            )
+            changed = with_generations(changed, stage, options, runtime)
         elif stage.flags:
             changed = with_pages(changed, stage, options, runtime)
         if write:
@@ -62,22 +53,13 @@ def record_generations(
     return swap_root(runtime.workdir, changed, version, runtime.run)
 
 
-def with_generations(
-    root: Root,
-    stage: Stage,
-    options: Any,
-    workdir: Storage,
-    find_new_pages: Callable[[], Sequence[dict[str, Any]]] = list,
-    *,
-    add: bool = False,
-) -> Root:
+def with_generations(root: Root, stage: Stage, options: Any, runtime: Runtime) -> Root:
     """Return the root with the generations of the sources of `stage`, which has no inputs.
 
-    The advice of errors names the files with pages that `find_new_pages` returns, too.
-
-    Raises UserError for new sources unless they are to be added (`add`), and for recorded sources
-    that the options do not name.
+    Raises UserError for new sources unless they are to be added, and if the options name no
+    recorded source.
     """
+    workdir = runtime.workdir
     generations = root.generations
     recorded = [source for generation in generations for source in generation.links]
     is_first = len(generations) <= 1 and not root.datasets
@@ -99,22 +81,42 @@ def with_generations(
     wished_by_name = {_name(source): source for source in wished}
     generations = _without_dropped(root, wished_by_name)
     recorded = [source for generation in generations for source in generation.links]
-    _check_named(stage, recorded, wished_by_name, root, workdir, find_new_pages, is_adding=add)
+    new = _new_sources(stage, wished, recorded)
+    _check_wished(stage, runtime, recorded, wished_by_name, new)
     updated = [
         _with_current_sources(generation, number, wished_by_name)
         for number, generation in enumerate(generations)
     ]
-    new = _new_sources(stage, wished, recorded)
-    if new and not add:
-        names = ", ".join(str(source["name"]) for source in new[:_MAX_NAMES])
-        more = ", ..." if len(new) > _MAX_NAMES else ""
-        verb = "is" if len(new) == 1 else "are"
-        advice = _advice_to_add(stage, workdir, new, find_new_pages())
-        raise UserError(f"{stage.name}: {names}{more} {verb} new in {workdir}: {advice}")
     if new:
         num_shards = stage.shards_for(options, new)
         updated.append(Generation(stage.name, generations[-1].shard_numbers.stop, num_shards, new))
     return msgspec.structs.replace(root, generations=updated)
+
+
+def _check_wished(
+    stage: Stage,
+    runtime: Runtime,
+    recorded: Sequence[Mapping[str, Any]],
+    wished_by_name: Mapping[tuple[Any, Any], Mapping[str, Any]],
+    new: Sequence[Mapping[str, Any]],
+) -> None:
+    """Raise UserError for new sources that are not to be added, and for lost settings."""
+    if new and not runtime.add:
+        names = ", ".join(str(source["name"]) for source in new[:_MAX_NAMES])
+        more = ", ..." if len(new) > _MAX_NAMES else ""
+        verb, pronoun = ("is", "it") if len(new) == 1 else ("are", "them")
+        raise UserError(
+            f"{stage.name}: {names}{more} {verb} new in {runtime.workdir}: repeat the command with "
+            f"--add to add {pronoun} as a generation"
+        )
+    is_named = any(_name(source) in wished_by_name for source in recorded)
+    if new or is_named or not recorded:
+        return
+    words = ["owt", "run", runtime.workdir, *_flags_of(stage, recorded)]
+    raise UserError(
+        f"the settings name no source of {runtime.workdir}: run {command(*words)}, with your other "
+        "flags, to restore the settings"
+    )
 
 
 def is_last_generation_published(root: Root) -> bool:
@@ -164,7 +166,7 @@ def _with_current_sources(
     """Return a generation with its sources as they are now, and log each changed source."""
     sources = []
     for recorded in generation.links:
-        source = wished_by_name[_name(recorded)]
+        source = wished_by_name.get(_name(recorded), recorded)
         if set(source) == {"kind", "name", "uri"}:
             # Only the root knows its content, such as what Reddit's API returned.
             source = recorded
@@ -200,90 +202,11 @@ def _new_sources(
     return new
 
 
-def _advice_to_add(
-    stage: Stage,
-    workdir: Storage,
-    new: Sequence[Mapping[str, Any]],
-    new_pages: Sequence[Mapping[str, Any]],
-) -> str:
-    """Return the advice to add new sources: a complete command, or the flag to repeat it with."""
-    pronoun = "it" if len(new) == 1 else "them"
-    if stage.name == "import":
-        uris = [str(source["uri"]) for source in new]
-        words = ["owt", "import", str(workdir), *uris, "--add"]
-        return f"run {command(*words)} to add {pronoun} as a generation"
-    if not workdir.exists("settings.toml"):
-        return f"repeat the command with --add to add {pronoun} as a generation"
-    words = ["owt", "run", str(workdir), "--add", *_flags_of(stage, [*new, *new_pages])]
-    return f"run {command(*words)} to add {pronoun} as a generation"
-
-
-def _check_named(
-    stage: Stage,
-    recorded: Sequence[Mapping[str, Any]],
-    wished_by_name: Mapping[tuple[Any, Any], Mapping[str, Any]],
-    root: Root,
-    workdir: Storage,
-    find_new_pages: Callable[[], Sequence[Mapping[str, Any]]],
-    *,
-    is_adding: bool,
-) -> None:
-    """Raise UserError with a command that helps if the settings do not name a recorded source.
-
-    Either the settings have lost a source, or a command has added it that was killed before it
-    could write the source to the settings.
-    """
-    unnamed = [source for source in recorded if _name(source) not in wished_by_name]
-    if not unnamed:
-        return
-    contents = {content_of(source) for source in recorded}
-    new = [source for source in wished_by_name.values() if content_of(source) not in contents]
-    number = 0
-    while unnamed[0] not in root.generations[number].sources:
-        number += 1
-    problem = (
-        f"the settings do not name {unnamed[0]['name']}, a source of generation {number} of "
-        f"{workdir}"
-    )
-    pages = [*own_pages_of(root, unnamed), *find_new_pages()]
-    if not workdir.exists("settings.toml") or (len(unnamed) == len(recorded) and not new):
-        flags = ["--add"] if new else []
-        restoring = _command_naming(stage, workdir, [*recorded, *new, *pages], *flags)
-        raise UserError(
-            f"{problem}: run {restoring}, with your other flags, to restore the settings"
-        )
-    # A command that fails leaves the settings as they are. So if the next one named only what this
-    # one lacks, it would lack what this one names.
-    sources = [*recorded, *new]
-    if not is_adding:
-        # The flags may have replaced the sources of the settings, which name more.
-        sources = new or unnamed
-    purpose = "to continue with all generations"
-    if new:
-        purpose = "to add the new sources and keep all generations"
-    adding = _command_naming(stage, workdir, [*sources, *pages], "--add")
-    raise UserError(f"{problem}: run {adding} {purpose}")
-
-
-def _command_naming(
-    stage: Stage, workdir: Storage, sources: Iterable[Mapping[str, Any]], *flags: str
-) -> str:
-    """Return the command that runs a stage with these sources, to be pasted."""
-    if stage.name == "import":
-        files = (str(source["uri"]) for source in sources)
-        return command("owt", "import", str(workdir), *files, *flags)
-    return command("owt", "run", str(workdir), *flags, *_flags_of(stage, sources))
-
-
-def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the flags that name these sources, of a stage and of the pages."""
+def _flags_of(stage: Stage, sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the flags that name these sources of a stage."""
     words: list[str] = []
-    named_uris: set[str] = set()
-    for kind, flag in [*stage.flags.items(), (PAGES, PAGES_FLAG)]:
+    for kind, flag in stage.flags.items():
         uris = [str(source["uri"]) for source in sources if source["kind"] == kind]
-        # `--warcs` names the files with the pages, too.
-        uris = [uri for uri in uris if uri not in named_uris]
-        named_uris.update(uris)
         if uris:
             words += [flag, *uris]
     return words
@@ -291,3 +214,163 @@ def _flags_of(stage: Stage, sources: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _name(source: Mapping[str, Any]) -> tuple[Any, Any]:
     return source.get("kind"), source.get("name")
+
+
+PAGES_FLAG = "--pages_from"
+"""The flag that names sources of pages."""
+
+# Fields of a source that shape no bytes: where it is, and when it was last hashed.
+_NOT_IN_KEY = ("uri", "stored", "seen")
+
+
+def content_of(source: Mapping[str, Any]) -> str:
+    """Return the fields that identify a source's content, in one order."""
+    fields = []
+    for name, field in sorted(source.items()):
+        if name != "name" and name not in _NOT_IN_KEY:
+            fields.append((name, field))
+    return repr(fields)
+
+
+def key_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return sources with only the fields that are part of keys."""
+    shortened = []
+    for source in sources:
+        shortened.append({name: source[name] for name in source if name not in _NOT_IN_KEY})
+    return shortened
+
+
+def with_pages(root: Root, stage: Stage, options: Any, runtime: Runtime) -> Root:
+    """Return the root in which each generation has its sources of pages.
+
+    A generation has the files that were given with it, else all that exist. Once its pages are
+    published, it keeps them: a file that was moved or deleted, or that the settings do not name any
+    more, changes nothing. Raises UserError for new files without new links, unless `--add` requests
+    them, and for an unfetched generation whose files are all missing.
+    """
+    recorded = [source for generation in root.generations for source in generation.pages]
+    wished = list(stage.sources(options, recorded))
+    published = root.datasets.get(stage.output)
+    num_published = 0 if published is None else published.num_shards
+    settled: list[Generation] = []
+    growing: list[Generation] = []
+    for generation in root.generations:
+        is_settled = generation.shard_numbers.stop <= num_published
+        (settled if is_settled else growing).append(generation)
+    settled_pages = [_with_places(generation.pages, wished) for generation in settled]
+    new = _new_pages(wished, chain.from_iterable(settled_pages))
+    if new and not growing:
+        settled_pages = _with_new_pages(settled_pages, new, wished, runtime)
+    pages_by_generation = list(settled_pages)
+    for generation in growing:
+        pages = new
+        if generation is not growing[-1]:
+            recorded_identities = identities_of(generation.pages)
+            pages = [source for source in new if identity_of(source) in recorded_identities]
+        # Options that name no pages do not take away recorded ones.
+        pages_by_generation.append(pages or _existing_pages(wished) or generation.pages)
+        taken = identities_of(pages)
+        new = [source for source in new if identity_of(source) not in taken]
+    generations = []
+    for generation, pages in zip(root.generations, pages_by_generation, strict=True):
+        # The order must not depend on folders, so that a file that moves keeps its place.
+        ordered = sorted(pages, key=lambda source: (*identity_of(source), source["uri"]))
+        sources = [*generation.links, *ordered]
+        generations.append(msgspec.structs.replace(generation, sources=sources))
+    return msgspec.structs.replace(root, generations=generations)
+
+
+def _with_places(
+    pages: Sequence[dict[str, Any]], wished: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the recorded sources of pages, with the present URIs of files that were moved."""
+    wished_by_identity = {identity_of(source): source for source in wished}
+    return [wished_by_identity.get(identity_of(source), source) for source in pages]
+
+
+def _new_pages(
+    wished: Iterable[dict[str, Any]], settled: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the wished sources that published pages were not read from.
+
+    A copy of a file under another name is not new, unless it replaces another file.
+    """
+    recorded = list(settled)
+    identities = identities_of(recorded)
+    contents = {content_of(source) for source in recorded}
+    uris = {source["uri"] for source in recorded}
+    new = []
+    for source in wished:
+        is_copy = content_of(source) in contents and source["uri"] not in uris
+        if identity_of(source) not in identities and not is_copy:
+            new.append(source)
+    return new
+
+
+def _with_new_pages(
+    pages_of_generations: Sequence[Sequence[dict[str, Any]]],
+    new: Sequence[dict[str, Any]],
+    wished: Iterable[dict[str, Any]],
+    runtime: Runtime,
+) -> list[list[dict[str, Any]]]:
+    """Return the sources of pages of published generations, with edited files and added ones.
+
+    A new file at the path of a missing one is an edit. Other new files are added to the generations
+    that take pages from files; to all of them if none does. Raises UserError as `_check_joining`.
+    """
+    present = identities_of(wished)
+    new_by_uri = {source["uri"]: source for source in new}
+    edited_uris: set[str] = set()
+    updated: list[list[dict[str, Any]]] = []
+    for pages in pages_of_generations:
+        current = []
+        for source in pages:
+            if identity_of(source) not in present and source["uri"] in new_by_uri:
+                edited_uris.add(source["uri"])
+                source = new_by_uri[source["uri"]]
+            current.append(source)
+        updated.append(current)
+    joining = [source for source in new if source["uri"] not in edited_uris]
+    if not joining:
+        return updated
+    if not any(updated):
+        return [list(joining) for _ in updated]
+    _check_joining(chain.from_iterable(updated), joining, runtime)
+    return [[*pages, *joining] if pages else [] for pages in updated]
+
+
+def _check_joining(
+    recorded: Iterable[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], runtime: Runtime
+) -> None:
+    """Raise UserError unless the pages of all generations may be read again, with new files."""
+    if not runtime.add:
+        raise UserError(
+            f"fetch: {new[0]['name']} is new in {runtime.workdir}, whose links have their pages: "
+            "repeat the command with --add to read the pages of all generations again"
+        )
+    for source in recorded:
+        if is_gone(source["uri"]):
+            raise UserError(
+                f"fetch: {new[0]['name']} cannot be added to the pages of all generations, since "
+                f"{source['uri']} is missing: restore it, or add the file together with new links"
+            )
+
+
+def _existing_pages(wished: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sources whose files exist; raise UserError if there are some, but none exists."""
+    existing = [source for source in wished if not is_gone(source["uri"])]
+    if wished and not existing:
+        raise UserError(
+            f"fetch: {wished[0]['uri']} is missing, and new links need pages: give WARC files "
+            f"with their pages as {PAGES_FLAG}"
+        )
+    return existing
+
+
+def identity_of(source: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name and the content of a source, wherever it is."""
+    return source["name"], content_of(source)
+
+
+def identities_of(sources: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    return {identity_of(source) for source in sources}

@@ -43,16 +43,15 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from owt_pipeline.engine.lifecycle import end_run, start_run
-from owt_pipeline.engine.outcome import JobOutcome, keep_outcome, write_outcome
-from owt_pipeline.engine.parts import Done, Work, do_locally
-from owt_pipeline.engine.publish import publish
+from owt_pipeline.engine.generations import record_generations
+from owt_pipeline.engine.parts import Done, Work, do_locally, plan_stage
+from owt_pipeline.engine.publish import end_run, publish
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.engine.stage_work import plan_stage
+from owt_pipeline.engine.submission import JobOutcome, keep_outcome
 from owt_pipeline.errors import RunSuperseded, UserError
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.root import read_own_root
-from owt_pipeline.storage.lock import release, renew
+from owt_pipeline.storage.lock import release, renew, take
 from schemas.manifest import Manifest
 
 logger = logging.getLogger("owt")
@@ -89,28 +88,26 @@ _decode = msgspec.msgpack.Decoder(Message).decode
 _Element: TypeAlias = tuple[int, bytes]
 
 
-class Start(beam.PTransform):
+def start(
+    pipeline: beam.Pipeline, runtime: Runtime, stages: Stages = (), version: str | None = None
+) -> beam.PCollection[Handle]:
     """Begin a run: take its lock, record its generations, and return the handle of its folder.
 
     `owt run` has done both before it builds the graph, and passes the `version` of the root. A job
-    that nobody waits for does both here, so that building the graph writes nothing.
+    that nobody waits for does both here, so that building the graph writes nothing. Repeated by the
+    same run, both have no effect.
     """
-
-    def __init__(self, runtime: Runtime, stages: Stages = (), version: str | None = None):
-        super().__init__()
-        self.runtime = runtime
-        self.stages = stages
-        self.version = version
-
-    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[Handle]:
-        handle = Handle(self.runtime.workdir.uri, self.version)
-        begin = beam.Map(_begin, self.runtime, self.stages).with_output_types(Handle)
-        return pbegin | beam.Create([handle], reshuffle=False) | "_Begin" >> begin
+    handle = Handle(runtime.workdir.uri, version)
+    begin = beam.Map(_begin, runtime, stages).with_output_types(Handle)
+    return pipeline | beam.Create([handle], reshuffle=False) | "Start" >> begin
 
 
 def _begin(handle: Handle, runtime: Runtime, stages: Stages) -> Handle:
     with _reported(runtime, "start"):
-        version, since = start_run(stages, runtime, handle.version)
+        since = take(runtime.workdir, runtime.run, as_object=runtime.on_cluster)
+        version = handle.version
+        if version is None:
+            _, version = record_generations(stages, runtime)
         return msgspec.structs.replace(handle, version=version, since=since)
     return _superseded(handle)
 
@@ -173,10 +170,10 @@ def build(
     # Beam's flags may contain secrets, and a graph is shown in a runner's user interface.
     runtime = replace(runtime, beam_flags=())
     with plain_labels():
-        handle = pipeline | Start(runtime, stages, version)
+        handle = start(pipeline, runtime, stages, version)
         for number, (stage, options) in enumerate(stages):
             handle |= RunStage(stage, options, runtime, stages[number + 1 :])
-        return handle | End(runtime)
+        return handle | "End" >> beam.Map(_end, runtime).with_output_types(Handle)
 
 
 def _plan(
@@ -299,18 +296,8 @@ def _count_rows(manifest: Manifest) -> None:
         Metrics.counter(manifest.stage, f"rejected_{reason}").inc(count)
 
 
-class End(beam.PTransform):
-    """End a run: sweep its folder and release the lock."""
-
-    def __init__(self, runtime: Runtime):
-        super().__init__()
-        self.runtime = runtime
-
-    def expand(self, handle: beam.PCollection[Handle]) -> beam.PCollection[Handle]:
-        return handle | "_End" >> beam.Map(_end, self.runtime).with_output_types(Handle)
-
-
 def _end(handle: Handle, runtime: Runtime) -> Handle:
+    """Sweep the run's folder and release the lock."""
     if handle.is_superseded:
         return handle
     with _reported(runtime, "end"):
@@ -335,11 +322,7 @@ def _reported(runtime: Runtime, place: str) -> Iterator[None]:
         if isinstance(error, RunSuperseded) and runtime.on_cluster:
             logger.error("%s", error)
             return
-        outcome = JobOutcome.of(place, error, runtime.run)
-        if runtime.on_cluster:
-            write_outcome(runtime.workdir, outcome)
-        else:
-            keep_outcome(outcome)
+        keep_outcome(runtime, JobOutcome.of(place, error, runtime.run))
         if isinstance(error, UserError) or not runtime.on_cluster:
             release(runtime.workdir, runtime.run)
         raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,22 +14,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-# numpy imports it on first use, which may fail where two threads do so at once.
+import msgspec
 import numpy.ma  # noqa: F401
 
 from owt_pipeline import progress
-from owt_pipeline.engine.publish import publish
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.stage_work import is_published, open_run, plan_stage
-from owt_pipeline.engine.workers import WorkerDied, WorkerPool, died, shared_pool
+from owt_pipeline.engine.plan import StagePlan, plan_stages, read_list
+from owt_pipeline.engine.stage import SHARDS, Plan, Runtime, Stage, StageRun, Step, work_of
+from owt_pipeline.engine.workers import WorkerDied, WorkerPool, died, keep_pandas_out, shared_pool
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.commit import ShardWriter, lost_files
 from owt_pipeline.ledger.exchange import SLICES, Slice, read_index
 from owt_pipeline.ledger.root import read_root
+from owt_pipeline.ledger.sweep import work_name
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import renew
 from schemas import DATASETS
-from schemas.manifest import Manifest, ShardFile, ShardRecord
+from schemas.manifest import Manifest, Root, ShardFile, ShardRecord
 
 T = TypeVar("T")
 
@@ -217,7 +220,8 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
         return done
 
     num_rows = sum(size_by_key.values()) if rows_by_key else None
-    with progress.step(title(work.stage, step), shards=len(keys), rows=num_rows):
+    name = title(work.stage, step)
+    with progress.step(name, shards=len(keys), rows=num_rows, unit=step.unit):
         num_threads = max_concurrent or workers
         finished: Iterator[tuple[int, Done]]
         if num_threads == 1:
@@ -241,29 +245,6 @@ def _rows_of_parts(
     if work.index == 0:
         return {}
     return {key: sum(slice.rows for slice in slices) for key, slices in parts.items()}
-
-
-def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
-    """Run a stage in this process and its pool, without a runner.
-
-    It goes through the same phases and steps as the graph. Raises UserError for errors that the
-    user can fix, LedgerError if rows were lost or invented.
-    """
-    run = plan_stage(stage, options, runtime)
-    if isinstance(run, Manifest):
-        return run
-    parts: dict[int, list[Slice]] = {key: [] for key in stage.steps[0].keys(run)}
-    for index, step in enumerate(stage.steps):
-        if index:
-            parts = {**{key: [] for key in step.keys(run)}, **parts}
-        sent: dict[int, list[Slice]] = {}
-        for _, done in do_locally(Work(stage, options, runtime, index, run.name), parts):
-            for key, slice in done.sent:
-                sent.setdefault(key, []).append(slice)
-        parts = sent
-    _, version = read_root(runtime.workdir)
-    manifest, _ = publish(stage, options, runtime, run.name, version)
-    return manifest
 
 
 def title(stage: Stage, step: Step) -> str:
@@ -299,3 +280,106 @@ def at_once(
         if pool is not None:
             pool.close()
         raise
+
+
+logger = logging.getLogger("owt")
+
+
+def plan_stage(
+    stage: Stage, options: Any, runtime: Runtime, later: Sequence[tuple[Stage, Any]] = ()
+) -> Manifest | StageRun:
+    """Return the manifest if the output is finished, otherwise the stage ready to work.
+
+    `later` are the stages after it. Their shards may need lost files of its output. Raises
+    UserError for errors that the user can fix.
+    """
+    runtime.check_versions()
+    workdir = runtime.workdir
+    root, _ = read_root(workdir)
+    plan = plan_stages([(stage, options), *later], workdir, root)[0]
+    if plan.finished and plan.published is not None:
+        return plan.published
+    why = plan.why
+    if why:
+        num_pending = len(plan.pending)
+        num_shards = len(plan.keys)
+        logger.info("%s: %s; running %d of %d shards", stage.name, why, num_pending, num_shards)
+    workdir.remove_dead_spools()
+    logger.debug("%s: %s", stage.name, options)
+    return _set_up(plan, runtime, root)
+
+
+def _set_up(plan: StagePlan, runtime: Runtime, root: Root) -> StageRun:
+    """Write the plan's file, and return the stage ready to work."""
+    stage = plan.stage
+    workdir = runtime.workdir
+    names = [*stage.inputs, *stage.optional_inputs]
+    if read_list(workdir, root.datasets.get(stage.output)) is not None:
+        names.append(stage.output)
+    datasets = {name: root.datasets[name] for name in names if name in root.datasets}
+    bare_plan = Plan(
+        root=msgspec.structs.replace(plan.root, datasets=datasets),
+        keys=plan.keys,
+        parts={shard: plan.parts[shard] for shard in sorted(plan.pending)},
+        pending=frozenset(plan.pending),
+        patched=frozenset(plan.patched),
+        lost=frozenset(plan.lost),
+        num_settled=plan.num_settled,
+        started=time.time(),
+    )
+    folder = work_name(plan.keys, plan.num_settled)
+    run = StageRun(stage, plan.options, runtime, bare_plan, f"{folder}/")
+    summary = stage.set_up(run)
+    for path, content in summary.contents.items():
+        workdir.write(path, content)
+    complete_plan = msgspec.structs.replace(
+        bare_plan, properties=dict(summary.properties or {}), assets=summary.assets
+    )
+    encoded = msgspec.json.encode(complete_plan)
+    digest = hashlib.sha256(encoded).hexdigest()[:8]
+    run.work.write(f"plan-{digest}.json", encoded)
+    return dataclasses.replace(run, plan=complete_plan, name=f"{run.name}{digest}")
+
+
+# The run that this process works on, with its key. It is opened once, not once per part.
+_opened: tuple[Any, StageRun] | None = None
+
+
+def open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
+    """Return the stage at work, in a process that makes its parts or publishes it.
+
+    `name` is `StageRun.name`. Raises FileNotFoundError if the plan was swept away.
+    """
+    global _opened
+    key = (stage.name, options, runtime.workdir.uri, runtime.workers, runtime.run, name)
+    # Read once: another thread may replace it.
+    opened = _opened
+    if opened is None or opened[0] != key:
+        opened = (key, _open_run(stage, options, runtime, name))
+        _opened = opened
+    return opened[1]
+
+
+def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
+    keep_pandas_out()
+    runtime.check_versions()
+    folder, _, digest = name.partition("/")
+    work = work_of(runtime.workdir, stage) / folder
+    plan = msgspec.json.decode(work.read(f"plan-{digest}.json"), type=Plan)
+    return StageRun(stage, options, runtime, plan, name)
+
+
+def is_published(run: StageRun) -> bool:
+    """Return whether the output is published with the keys of this plan, and complete.
+
+    Then an attempt at it is late.
+    """
+    root, _ = read_root(run.workdir)
+    manifest = root.datasets.get(run.stage.output)
+    if manifest is None or manifest.stage != run.stage.name:
+        return False
+    table = read_list(run.workdir, manifest)
+    if table is None or [record.key for record in table.records] != run.plan.keys:
+        return False
+    made_again = [file for shard in run.plan.lost for file in table.records[shard].files]
+    return not lost_files(run.workdir, made_again)

@@ -18,14 +18,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from owt_pipeline.engine.causes import (
+from owt_pipeline.engine.keys import (
     Cause,
+    KeyParts,
     Wanted,
     cause_of,
     describe_causes,
     first_difference,
+    shards_read_by,
+    sources_of,
+    with_generations_of,
 )
-from owt_pipeline.engine.keys import KeyParts, shards_read_by, sources_of, with_generations_of
 from owt_pipeline.engine.stage import (
     FINAL_DATASETS,
     KINDS_NEVER_DELETED,
@@ -319,8 +322,12 @@ def _choose_shards(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]
     if assets:
         plan.published = None
     plan.num_settled = _count_settled(plan)
-    for shard in plan.pending:
-        if _can_patch(plan, workdir, shard):
+    read_for = plan.pending
+    if plan.published is None and not plan.pending and len(plan.stage.steps) > 1:
+        # The stage repeats its earlier steps, since the summary of its manifest needs their counts.
+        read_for = set(range(len(plan.records)))
+    for shard in read_for:
+        if shard in plan.pending and _can_patch(plan, workdir, shard):
             plan.patched.add(shard)
             continue
         # Optional inputs are read if they exist.

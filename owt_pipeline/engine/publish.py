@@ -1,4 +1,4 @@
-"""Publish a stage's output once its shards are made, and keep the run's log."""
+"""Publish a stage's output once its shards are made, end a run, and keep its log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from owt_pipeline.engine.keys import sources_of
+from owt_pipeline.engine.parts import is_published, open_run
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Summary, recorded_sources
-from owt_pipeline.engine.stage_work import is_published, open_run
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_own_root
+from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.folder import Storage, at_once
+from owt_pipeline.storage.lock import is_held, release
+from schemas.datasets import LEDGER
 from schemas.manifest import Counts, Manifest, ShardRecord, ledger_of
 
 logger = logging.getLogger("owt")
@@ -194,6 +197,21 @@ def _digests(record: ShardRecord) -> dict[str, str]:
 
 def _list_versions(record: ShardRecord) -> str:
     return ", ".join(f"{name} {version}" for name, version in record.versions.items())
+
+
+def end_run(runtime: Runtime, since: float) -> None:
+    """Remove the files that nothing needs from the run's folder, and release the lock.
+
+    Without the lock, nothing is done: an earlier attempt at the end has released it, or another run
+    has it. `since` is when the run took the lock, in seconds since 1970 by the storage's clock.
+    """
+    workdir = runtime.workdir
+    if runtime.lock and not is_held(workdir, runtime.run):
+        return
+    sweep(workdir, runtime.run, since, runtime.stages)
+    workdir.remove_dead_spools()
+    workdir.tidy(LEDGER)
+    release(workdir, runtime.run)
 
 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:

@@ -21,16 +21,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline import progress
-from owt_pipeline.engine import parts, submission
+from owt_pipeline.engine import submission
 from owt_pipeline.engine.generations import record_generations
-from owt_pipeline.engine.lifecycle import end_run
-from owt_pipeline.engine.outcome import take_kept_outcome, take_outcome
+from owt_pipeline.engine.parts import Work, do_locally, plan_stage
 from owt_pipeline.engine.plan import StagePlan, plan_stages
-from owt_pipeline.engine.publish import append_to_log, read_log
+from owt_pipeline.engine.publish import append_to_log, end_run, publish, read_log
 from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.submission import take_outcome
 from owt_pipeline.engine.workers import close_shared_pool, importing, start_server
 from owt_pipeline.errors import JobRuns, RunSuperseded, UsageError, UserError
 from owt_pipeline.foreign_words import flag_answer
+from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.root import published_by_another, read_root, require_manifest
 from owt_pipeline.storage.buckets import in_thread
 from owt_pipeline.storage.folder import Storage
@@ -77,9 +78,10 @@ def run_stages(
     stage starts. Raises UserError for errors that the user can fix. If the options are wrong, it is
     raised before anything is written. Raises WorkerError for a bug.
     """
-    runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
     root, _ = read_root(runtime.workdir)
     stages = without_imported(stages, runtime.workdir, root)
+    names = tuple(stage.name for stage, _ in stages)
+    runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex, stages=names)
     is_on_cluster = runs_on_cluster(runtime.beam_flags)
     if is_on_cluster:
         # Workers start in another folder, and read the sources as they are recorded here.
@@ -98,7 +100,7 @@ def run_stages(
     with _holding(runtime, cluster, is_detached=is_detached) as since:
         root, version = record_generations(stages, runtime)
         plans = plan_stages(stages, runtime.workdir, root)
-        progress.name_stages([stage.name for stage, _ in stages])
+        progress.name_stages(names)
         begun()
         results = _finished_results(plans)
         for result in results:
@@ -211,7 +213,7 @@ def _run_graph(
     started = time.time()
     failure = _failure_of_job(stages, runtime, version, cluster)
     if failure is not None:
-        outcome = take_kept_outcome(runtime.run) or take_outcome(runtime.workdir, runtime.run)
+        outcome = take_outcome(runtime.workdir, runtime.run)
         raise failure if outcome is None else outcome.error()
     seconds_by_stage: dict[str, float] = {}
     for entry in read_log(runtime.workdir):
@@ -269,6 +271,29 @@ def _superseded_error(
     return published_by_another(workdir)
 
 
+def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
+    """Run a stage in this process and its pool, without a runner.
+
+    It goes through the same phases and steps as the graph. Raises UserError for errors that the
+    user can fix, LedgerError if rows were lost or invented.
+    """
+    run = plan_stage(stage, options, runtime)
+    if isinstance(run, Manifest):
+        return run
+    slices_by_part: dict[int, list[Slice]] = {key: [] for key in stage.steps[0].keys(run)}
+    for index, step in enumerate(stage.steps):
+        if index:
+            slices_by_part = {**{key: [] for key in step.keys(run)}, **slices_by_part}
+        sent: dict[int, list[Slice]] = {}
+        for _, done in do_locally(Work(stage, options, runtime, index, run.name), slices_by_part):
+            for key, slice in done.sent:
+                sent.setdefault(key, []).append(slice)
+        slices_by_part = sent
+    _, version = read_root(runtime.workdir)
+    manifest, _ = publish(stage, options, runtime, run.name, version)
+    return manifest
+
+
 def _run_locally(
     stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None
 ) -> None:
@@ -300,7 +325,7 @@ def _preloaded(stages: Sequence[tuple[Stage, Any]]) -> list[str]:
     """Return the modules and functions that the fork server loads for these stages."""
     # Workers do not import the script that this process runs.
     modules = {type(stage).__module__ for stage, _ in stages} - {"__main__"}
-    preloaded = [parts.__name__, *sorted(modules)]
+    preloaded = [Work.__module__, *sorted(modules)]
     for stage, options in stages:
         preloaded += stage.preload(options)
     return preloaded

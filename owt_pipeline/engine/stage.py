@@ -240,11 +240,7 @@ class Step:
     max_concurrent: int | Callable[[StageRun], int] = 0
 
 
-# The fields' names in the file, which the sweep of any version reads.
-_NAME_IN_PLAN_FILE = {"pending": "make", "lost": "gone", "num_settled": "settled"}
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=_NAME_IN_PLAN_FILE):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `ledger/STAGE/work/WORK/plan-DIGEST.json`: the shards that a stage makes.
 
     Every process that makes its parts or publishes its output opens the same `StageRun` from it.
@@ -395,8 +391,7 @@ class Runtime:
       versions: on a cluster, the versions of everything that shapes bytes, in the process that
         started the run.
       add: whether new sources become a generation. If not, they are an error.
-      is_complete: whether the run has all stages, so that its end removes what interrupted runs by
-        other options have finished.
+      stages: names of the stages of the run, whose out-of-date files its end removes.
     """
 
     workdir: Storage
@@ -407,7 +402,7 @@ class Runtime:
     host: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     add: bool = False
-    is_complete: bool = False
+    stages: tuple[str, ...] = ()
 
     @property
     def lock(self) -> bool:

@@ -1,4 +1,13 @@
-"""Submit a job to a cluster: check and complete Beam's options."""
+"""Submit a job to a cluster: check and complete Beam's options, name the packages that its workers
+install, and tell its launcher why it failed.
+
+A runner shows the launcher the end of a traceback at best, so a worker writes the outcome to a file
+in the run's folder, `.outcome`.
+
+A runner installs a staged wheel of this project (`--extra_package`) with its dependencies but
+without its extras, and in the newest versions. So a requirements file of the job names all packages
+and versions.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +18,30 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine.worker_packages import package_options
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UsageError, UserError, without_traceback
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import did_you_mean
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
+import contextlib
+import functools
+import importlib.metadata
+import re
+import tempfile
+import traceback
+from importlib.metadata import PackageNotFoundError
+
+import msgspec
+
+from owt_pipeline.errors import (
+    OUT_OF_MEMORY,
+    WorkerError,
+    explain_os_error,
+    is_out_of_memory,
+)
+from schemas.settings import ExitCode
 
 logger = logging.getLogger("owt")
 
@@ -241,3 +267,137 @@ def failure(error: Exception) -> UserError:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+_OUTCOME = ".outcome"
+
+
+class JobOutcome(msgspec.Struct, frozen=True):
+    """Why a job failed.
+
+    Attributes:
+      message: one line.
+      run: id of the run.
+      exit_code: the command's exit code.
+      bug: the traceback, unless the error is the user's.
+    """
+
+    message: str
+    run: str = ""
+    exit_code: ExitCode = ExitCode.ERROR
+    bug: str = ""
+
+    @classmethod
+    def of(cls, place: str, error: Exception, run: str = "") -> JobOutcome:
+        """Return the outcome of an error of a run; `place` names the stage and part."""
+        if isinstance(error, UserError):
+            return cls(str(error), run, error.exit_code)
+        if is_out_of_memory(error):
+            return cls(f"{place}: {OUT_OF_MEMORY}", run)
+        if isinstance(error, OSError):
+            return cls(f"{place}: {explain_os_error(error)}", run)
+        return cls(
+            f"{place}: {error or type(error).__name__}",
+            run,
+            bug="".join(traceback.format_exception(error)),
+        )
+
+    def error(self) -> Exception:
+        """Return the error for which the job failed."""
+        if self.bug:
+            return WorkerError(f"{self.message}\n{self.bug}")
+        error = UserError(self.message)
+        error.exit_code = self.exit_code
+        return error
+
+
+# The outcomes of runs of this process. A full or read-only disk must not hide why a run stopped.
+_outcome_by_run: dict[str, JobOutcome] = {}
+
+
+def keep_outcome(runtime: Runtime, outcome: JobOutcome) -> None:
+    """Keep the outcome of a run; the first failure in a process counts.
+
+    On a cluster, it is stored in the run's folder for the launcher. If that fails, the launcher
+    shows the runner's own message.
+    """
+    _outcome_by_run.setdefault(outcome.run, outcome)
+    if runtime.on_cluster:
+        with contextlib.suppress(OSError, UserError):
+            runtime.workdir.write(_OUTCOME, msgspec.json.encode(outcome))
+
+
+def take_outcome(workdir: Storage, run: str | None = None) -> JobOutcome | None:
+    """Return the outcome that a job has kept, and remove it.
+
+    Returns None if there is none, or none that can be read. With `run`, the outcome of another run
+    stays, and None is returned.
+    """
+    if run in _outcome_by_run:
+        return _outcome_by_run.pop(run)
+    try:
+        outcome = msgspec.json.decode(workdir.read(_OUTCOME), type=JobOutcome)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        outcome = None
+    if run is not None and (outcome is None or outcome.run != run):
+        return None
+    workdir.delete(_OUTCOME)
+    return outcome
+
+
+_OURS = "owt-pipeline"
+_BEAM = "apache-beam"
+_EXTRAS_OF_WORKERS = ("pipeline", "aws", "azure", "gcp")
+
+_REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
+
+
+def package_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Beam's options with which workers install the packages that a staged wheel needs.
+
+    Returns an empty dict if the job stages no wheel of this project, or if the job has its own
+    requirements file, which then has to name the packages. The options name a temporary file, which
+    is removed when this process ends.
+
+    Args:
+      given: all of Beam's options.
+    """
+    packages = given.get("extra_packages") or ()
+    is_staged = any(os.path.basename(path).startswith("owt_pipeline-") for path in packages)
+    if not is_staged or given.get("requirements_file"):
+        return {}
+    path = os.path.join(_folder().name, "requirements.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in worker_requirements())
+    # With a cache, Beam would download every package to this machine and upload it.
+    return {"requirements_file": path, "requirements_cache": "skip"}
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="owt-")
+
+
+def worker_requirements() -> list[str]:
+    """Return what workers need besides the wheel, as `NAME==VERSION` of this environment.
+
+    Workers of other versions refuse a run. Beam is not among them: it is in the worker's image.
+    """
+    versions: dict[str, str] = {}
+    for line in importlib.metadata.requires(_OURS) or []:
+        name_match = _REQUIREMENT_NAME.match(line)
+        extra = _EXTRA.search(line)
+        if name_match is None or (extra and extra[1] not in _EXTRAS_OF_WORKERS):
+            continue
+        name = name_match[0]
+        if name in (_OURS, _BEAM):
+            continue
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except PackageNotFoundError:
+            # A client of a bucket that this run does not use.
+            continue
+    return [f"{name}=={version}" for name, version in versions.items()]

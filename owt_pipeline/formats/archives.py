@@ -1,6 +1,6 @@
 """The kinds of archive files: how the captures in a file are listed, and how a capture is read.
 
-`--pages_from` and `--warcs` read the same kinds.
+`--pages_from` and `--warcs` read the same kinds. Packages add kinds by entry points.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
 
+from owt_pipeline.additions import ARCHIVES, added_kinds, package_of
 from owt_pipeline.formats.captures import Broken, Capture, captures
 from owt_pipeline.formats.file_kinds import read_start
 from owt_pipeline.formats.files import AcceptedFiles
@@ -71,9 +72,6 @@ class WarcFile(ArchiveKind):
         return captures(file, file.size())  # type: ignore[attr-defined]
 
 
-ADDED_KINDS: tuple[ArchiveKind, ...] = ()
-
-
 def archives_of_option(option: str) -> AcceptedFiles:
     """Return the files of an option that takes archive files."""
     return AcceptedFiles(
@@ -81,7 +79,7 @@ def archives_of_option(option: str) -> AcceptedFiles:
         "archive files",
         kinds=("warc",),
         is_promised=lambda name: not {"warc", "arc"}.isdisjoint(name.lower().split(".")),
-        is_added=lambda name, start: any(kind.matches(name, start) for kind in ADDED_KINDS),
+        is_added=lambda name, start: _added_kind_of(name, start) is not None,
     )
 
 
@@ -91,10 +89,18 @@ def archive_kind_of(path: str) -> ArchiveKind:
 
     A file that no kind matches is read as a WARC file, which reports what is wrong.
     """
-    if ADDED_KINDS:
-        with open_source(path) as file:
-            start = read_start(file)
-        for kind in ADDED_KINDS:
-            if kind.matches(path.rpartition("/")[2], start):
-                return kind
-    return WarcFile()
+    if not added_kinds(ARCHIVES):
+        return WarcFile()
+    with open_source(path) as file:
+        start = read_start(file)
+    return _added_kind_of(path.rpartition("/")[2], start) or WarcFile()
+
+
+def package_of_archive(path: str) -> dict[str, str]:
+    """Return the package whose kind reads an archive file, as a field of a source."""
+    return package_of(ARCHIVES, archive_kind_of(path))
+
+
+def _added_kind_of(name: str, start: bytes) -> ArchiveKind | None:
+    """Return the kind of a package that takes a file; None if there is none."""
+    return next((kind for kind in added_kinds(ARCHIVES) if kind.matches(name, start)), None)

@@ -23,18 +23,15 @@ from owt_pipeline.formats.hub_tokenizer import download_tokenizer, is_hub_name
 from owt_pipeline.storage.folder import open_source
 
 if TYPE_CHECKING:
-    pass
-
+    from tokenizers import Tokenizer
 
 GPT2_VOCAB_SIZE = 50_257
 
 # The token between documents in well-known tokenizers, used if none is named.
 _END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
-
-# What `Encoding.changes` finds.
-CHANGED = 1
-RESPACED = 2
+# What tokenizers change: capitals, blanks in a row, line ends, letters of many alphabets.
+_SAMPLE = "The first Text,\n\n\t  of 2  Harbours: «naïve café», 東京 Привет مرحبا 😀!\n"
 
 
 class Encoding(ABC):
@@ -77,13 +74,9 @@ class Encoding(ABC):
         """Return the number of tokens of each text, int64 (n,), as `tokenize` writes them."""
         return np.fromiter((len(part) for part in self._encode(texts)), np.int64, len(texts))
 
-    def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Return uint8 (n,): CHANGED, RESPACED, or 0 for a text that equals its decoded ids.
-
-        A tokenizer that cannot write all of a text changes it. If only white space differs, the
-        text is respaced. Capitals that a tokenizer normalises do not count.
-        """
-        return np.zeros(len(texts), np.uint8)
+    @abstractmethod
+    def check_keeps_text(self) -> None:
+        """Raise UserError for a tokenizer whose ids decode to another text than they encode."""
 
     @abstractmethod
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -138,6 +131,9 @@ class _Gpt2(Encoding):
     def tokenizer_json(self) -> bytes:  # type: ignore[override]
         return gpt2_tokenizer_json()
 
+    def check_keeps_text(self) -> None:
+        """Return, since each byte has a token."""
+
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self._encode_one(text) for text in texts]
 
@@ -149,31 +145,18 @@ class _Gpt2(Encoding):
             return self._encode_one(_without_surrogates(text))
         except ValueError:
             # tiktoken's regular expression fails at hundreds of thousands of spaces in a row.
-            pieces = split_at_blanks(text)
-            return np.concatenate([encode(piece, disallowed_special=()) for piece in pieces])
+            ids = _gpt2_of_tokenizers().encode(text, add_special_tokens=False).ids
+            return np.array(ids, np.uint32)
 
 
-# White space by Unicode, as tiktoken matches it. Python's \s also matches U+001C to U+001F.
-_BLANK = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
-_LONG_BLANKS = re.compile(_BLANK + "{1000,}")
+@functools.cache
+def _gpt2_of_tokenizers() -> Tokenizer:
+    """Return GPT-2's tokenizer in the package tokenizers, which is slower than tiktoken."""
+    from tokenizers import Tokenizer
 
-
-def split_at_blanks(text: str) -> list[str]:
-    """Return the pieces of a text, cut at long runs of blanks, with the same tokens as the text.
-
-    GPT-2's pattern takes the blanks of a run as one word, without the last blank if text follows.
-    At the end of a text it matches them without backtracking, so no run is too long there.
-    """
-    pieces = []
-    start = 0
-    for run in _LONG_BLANKS.finditer(text):
-        is_at_end = run.end() == len(text)
-        end = run.end() if is_at_end else run.end() - 1
-        pieces.append(text[start : run.start()])
-        pieces.append(text[run.start() : end])
-        start = end
-    pieces.append(text[start:])
-    return [piece for piece in pieces if piece]
+    tokenizer = Tokenizer.from_buffer(gpt2_tokenizer_json())
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 class _FromFile(Encoding):
@@ -233,35 +216,15 @@ class _FromFile(Encoding):
             ids_of_texts.append(ids)
         return ids_of_texts
 
-    def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        if not texts:
-            return np.zeros(0, np.uint8)
-        ids_of_texts = [part.tolist() for part in np.split(ids, offsets[1:-1])]
-        decoded = self._tokenizer.decode_batch(ids_of_texts, skip_special_tokens=False)
-        pairs = zip(map(_without_surrogates, texts), decoded, strict=True)
-        return np.array(
-            [self._change(text, decoded_text) for text, decoded_text in pairs], np.uint8
-        )
-
-    def _change(self, text: str, decoded: str) -> int:
-        if self._holds(text, decoded):
-            return 0
-        is_respaced = self._holds("".join(text.split()), "".join(decoded.split()))
-        return RESPACED if is_respaced else CHANGED
-
-    def _holds(self, text: str, decoded: str) -> bool:
-        """Return whether tokens decode to all of the text, as the tokenizer normalises it.
-
-        A tokenizer may lowercase the letters, or put a space before the text: its tokens stand for
-        all of the text none the less.
-        """
-        if decoded in (text, f" {text}"):
-            return True
-        normalizer = self._tokenizer.normalizer
-        if normalizer is None:
-            return False
-        normalized = normalizer.normalize_str(text)
-        return decoded in (normalized, f" {normalized}")
+    def check_keeps_text(self) -> None:
+        ids, _ = self.encode_batch([_SAMPLE])
+        decoded = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+        # Some tokenizers put a space before each text.
+        if decoded.removeprefix(" ") != _SAMPLE:
+            raise UserError(
+                f"the tokenizer {self.name} changes text: {_SAMPLE!r} becomes {decoded!r}, so "
+                "losses per byte would count bytes that no token has; use another --tokenizer"
+            )
 
     def _without_eot(self, text: str) -> np.ndarray:
         """Return the ids of a text that contains the name of the end-of-text token.

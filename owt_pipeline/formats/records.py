@@ -78,15 +78,7 @@ def _absolute(path: str) -> str:
 
 
 class MissingColumn(UserError):
-    """A table lacks the column that it must have.
-
-    Attributes:
-      names: the columns that it has.
-    """
-
-    def __init__(self, message: str, names: Sequence[str]):
-        super().__init__(message)
-        self.names = list(names)
+    """A table lacks the column that it must have."""
 
 
 def describe_file(
@@ -290,7 +282,7 @@ def _require(path: str, names: Sequence[str], required: Iterable[str]) -> None:
     columns = list(required)
     if columns and not any(name.lower() in columns for name in names):
         raise MissingColumn(
-            f"{path} has no column {' or '.join(columns)}; it has {', '.join(names)[:300]}", names
+            f"{path} has no column {' or '.join(columns)}; it has {', '.join(names)[:300]}"
         )
 
 

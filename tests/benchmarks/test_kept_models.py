@@ -164,9 +164,9 @@ def test_a_stop_within_a_write_leaves_no_model(
 def test_the_gate_and_the_figures_of_seeds_share_their_fits(
     pages: list[LabelledPage], labelled: list[Example], fits: list[int], tmp_path: Path
 ) -> None:
-    results = gate.judge_held_out(pages, labelled, range(FOLDS), [0, 1], tmp_path)
+    judged, _ = gate.judge_held_out(pages, labelled, range(FOLDS), [0, 1], tmp_path)
     assert fits == [0] * FOLDS + [1] * FOLDS
     texts = held_out_texts(pages, labelled, by_host(), 1, folder=tmp_path)
     assert len(fits) == 2 * FOLDS
     assert set(texts) == {page.url for page in pages}
-    assert len(results.pages) == len(pages)
+    assert len(judged) == len(pages)

@@ -175,7 +175,9 @@ def _references_of_page(
         yield refer("link", f"{match[1]}#{match[2] or ''}", match.start())
     for match in FENCE.finditer(page.text):
         if match[1] == "toml":
-            for setting in _settings_of(tomllib.loads(match[2])):
+            tables = tomllib.loads(match[2])
+            # The pyproject.toml of a package has no settings.
+            for setting in _settings_of({} if "project" in tables else tables):
                 yield refer("setting", setting, match.start())
         for line in match[2].splitlines():
             if target := TARGET.match(line.strip().removeprefix("$ ")):

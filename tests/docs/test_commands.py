@@ -29,24 +29,36 @@ PAGES = [
     if "```console" in page.read_text() and page.stem != "airflow"
 ]
 
+# The output of `owt run`, and of the page that shows the blocks of a page.
+OUTPUT_STARTS = ("stage      in", "article ")
+SECONDS = re.compile(r" +\d+\.\d(?=  |$)", re.MULTILINE)
+
 # It prints the words after `python -m`, and a blank line.
 PRINTING = 'python() { printf "%s\\n" "${@:2}" ""; }; '
 
 
 def steps(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield ("file NAME", its content) and ("run", a command after `$ `) of a page, in order.
+    """Yield what a page has, in order.
 
-    A `\\` at the end of a line continues a command.
+    It is ("file NAME", its content), ("run", a command after `$ `), where a `\\` at the end of a
+    line continues the command, or ("output", what the last command prints).
     """
     for fence in FENCE.finditer(page.read_text()):
         if fence["name"]:
             yield f"file {fence['name']}", fence["body"]
         elif fence["language"] == "console":
             yield from (("run", command) for command in COMMAND.findall(fence["body"]))
+        elif fence["body"].startswith(OUTPUT_STARTS):
+            yield "output", fence["body"]
 
 
-def run_in_shell(command: str, folder: Path) -> None:
-    """Run a command by bash; fail with the end of its output."""
+def comparable(output: str) -> list[str]:
+    """Return the lines of an output, without seconds and trailing spaces."""
+    return [line.rstrip() for line in SECONDS.sub(" 0.0", output).splitlines()]
+
+
+def run_in_shell(command: str, folder: Path) -> str:
+    """Run a command by bash, and return its output; fail with the end of it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     result = subprocess.run(
         ["bash", "-c", command],
@@ -59,6 +71,7 @@ def run_in_shell(command: str, folder: Path) -> None:
     )
     assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
     assert "Traceback" not in result.stderr
+    return result.stdout
 
 
 def train_here(command: str) -> None:
@@ -87,11 +100,14 @@ def test_every_command_of_a_page_works(
     bucket = tmp_path / "bucket"
     if "gs://BUCKET" in page.read_text():
         write_inputs(bucket / "dumps")
+    output = ""
     for kind, text in steps(page):
         command = text.replace("gs://BUCKET", str(bucket))
-        if kind != "run":
+        if kind == "output":
+            assert comparable(output) == comparable(text)
+        elif kind != "run":
             Path(kind.split()[1]).write_text(text)
         elif re.search(r"python -m (trainer|benchmarks)", command) and page.stem != "tutorial":
             train_here(command)
         else:
-            run_in_shell(command, tmp_path)
+            output = run_in_shell(command, tmp_path)

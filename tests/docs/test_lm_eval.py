@@ -43,7 +43,7 @@ def test_lm_eval_gives_an_exported_model_the_scores_of_ours(
     if not PACKAGES.exists():
         pytest.skip("lm_eval is not installed here: run `make .venv-lm-eval/installed`")
     torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=2, n_head=2, width=32)).eval()
+    model = GPT(ModelConfig(vocab_size=400, block_size=32, n_layer=2, n_head=2, n_embd=32)).eval()
     save_huggingface(model, tmp_path / "FOLDER", tokenizer_file, 399)
     texts = [
         "def one two",

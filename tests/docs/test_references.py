@@ -60,6 +60,8 @@ ELSEWHERE = {
     | {"schemas.py"},
     # The example of a page.
     "module": {"schemas.py", "trainer.NAME"}
+    # Groups of entry points.
+    | {f"owt_pipeline.{group}" for group in ("archives", "extractors", "filters", "sources")}
     | {"owt_pipeline.stages.fetch.archives.library:LibraryClient"},
     "program": {"trainer.NAME"},
     # Any table.

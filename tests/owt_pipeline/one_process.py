@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from owt_pipeline.engine import graph, lifecycle, parts, plan, runner, stage_work
+from owt_pipeline.engine import graph, parts, plan, publish, runner
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import takedowns
 from owt_pipeline.ledger import dataset, root
@@ -28,7 +28,7 @@ def forget_processes() -> None:
     takedowns._read.cache_clear()
     corpus._forgotten_texts.cache_clear()
     plan._warn_once.cache_clear()
-    stage_work._opened = None
+    parts._opened = None
     root._checked.clear()
     for value in vars(dataset).values():
         if hasattr(value, "cache_clear"):
@@ -43,15 +43,15 @@ run_with_beam = runner._run_locally
 def without_runner() -> Iterator[None]:
     """Run the stages without Beam's runner, which takes half of the CPU time."""
     original = runner._run_locally
-    plan_stage = stage_work.plan_stage
+    plan_stage = runner.plan_stage
 
     def run_here(stages: Any, runtime: Any, version: str | None) -> None:
         for number, (stage, options) in enumerate(stages):
             # The later stages may read files that are missing.
             plan_with_later = functools.partial(plan_stage, later=stages[number + 1 :])
-            with mock.patch.object(parts, "plan_stage", plan_with_later):
-                parts.make_here(stage, options, runtime)
-        lifecycle.end_run(runtime, lock.take(runtime.workdir, runtime.run))
+            with mock.patch.object(runner, "plan_stage", plan_with_later):
+                runner.make_here(stage, options, runtime)
+        publish.end_run(runtime, lock.take(runtime.workdir, runtime.run))
 
     runner._run_locally = run_here
     try:
@@ -105,7 +105,7 @@ def stopping_before_publication() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise UserError("stopped")
 
-    with mock.patch.object(graph, "publish", stop), mock.patch.object(parts, "publish", stop):
+    with mock.patch.object(graph, "publish", stop), mock.patch.object(runner, "publish", stop):
         yield
 
 

@@ -13,7 +13,6 @@ from tests.owt_pipeline.runs import ask_owt, made_once, run_here
 
 Words = list[object]
 COMMAND = re.compile(r"`(owt [^`]+)`")
-_RENAMING = re.compile(r"rename its column (\S+) to (\w+)")
 _FLAG = re.compile(r"(?:give|with) (--\w+)\b(?! \S+ is)")
 _EXAMPLE_OF_FLAG = re.compile(r"(--\w+): [^;]+; give .*, as in ('[^']+')")
 _SPELLING = re.compile(r"did you mean '?(-*\w+)")
@@ -31,16 +30,12 @@ def attempt(words: Words) -> tuple[int, str]:
     return codes[0], output
 
 
-def follow(message: str, words: Words, table: Path | None = None) -> Words:
+def follow(message: str, words: Words) -> Words:
     """Follow the advice of a message; return the words of the command to run again.
 
-    A command is executed as it stands. A flag or a spelling changes the returned words. A column is
-    renamed in `table`. Fails if the message advises none of these.
+    A command is executed as it stands. A flag or a spelling changes the returned words. Fails if
+    the message advises none of these.
     """
-    if renaming := _RENAMING.search(message):
-        assert table is not None
-        table.write_text(table.read_text().replace(renaming[1], renaming[2], 1))
-        return words
     if commands := COMMAND.findall(message):
         for command in commands:
             _, output = attempt(list(shlex.split(command)[1:]))
@@ -56,13 +51,13 @@ def follow(message: str, words: Words, table: Path | None = None) -> Words:
     return [*words, flag[1]]
 
 
-def heal(words: Words, expected: str, table: Path | None = None) -> str:
+def heal(words: Words, expected: str) -> str:
     """Run a command that fails, follow its message, and run it again; return the first output."""
     code, output = attempt(words)
     assert code != 0, output
     assert expected in output, output
     message = output[output.index(expected) :]
-    code, second_output = attempt(follow(message, words, table))
+    code, second_output = attempt(follow(message, words))
     assert code == 0, f"{output}\nafter its advice: {second_output}"
     return output
 

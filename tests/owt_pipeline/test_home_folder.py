@@ -55,10 +55,10 @@ def test_words_flags_and_settings_name_files_of_the_home(home: Path) -> None:
 
 def test_commands_on_files_read_and_write_in_the_home(home: Path) -> None:
     pq.write_table(pa.table({"text": [TEXT, TEXT]}), home / "a.parquet")
-    words = ("--out=~/pairs.parquet", "--unique=~/unique", "--workers", 1)
+    words = ("--out=~/pairs.parquet", "--unique=~/unique.parquet", "--workers", 1)
     ask_owt("near-duplicates", "~/*.parquet", *words)
     assert len(pq.read_table(home / "pairs.parquet")) == 1
-    assert len(pq.read_table(home / "unique/a.parquet")) == 1
+    assert len(pq.read_table(home / "unique.parquet")) == 1
     (home / "a.html").write_text(f"<html><body><p>{TEXT}</p></body></html>")
     assert TEXT.strip() in ask_owt("page", "~/a.html")
     ask_owt("demo", "--write_inputs=~/inputs")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from owt_pipeline.cli import main
-from owt_pipeline.engine import lifecycle
+from owt_pipeline.engine import publish
 from owt_pipeline.ledger import sweep as sweeping
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.one_process import forget_processes, refuse_writes, stopping_at
@@ -206,7 +206,7 @@ def test_a_takedown_next_to_a_sweep_is_refused_and_then_works(
         sweeping.sweep(workdir, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(lifecycle, "sweep", sweep_late)
+        patch.setattr(publish, "sweep", sweep_late)
         ask_owt("run", run, "--val_fraction", 0.4, "--workers", 1)
     ((code, line),) = results
     assert code == 1

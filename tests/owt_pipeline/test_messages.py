@@ -18,8 +18,8 @@ import pytest
 from owt_pipeline.cli import COMMANDS, main
 from owt_pipeline.command_line import reporting_errors
 from owt_pipeline.config import options_of
-from owt_pipeline.engine.own_code import load_own
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.own_code import load_own
 from owt_pipeline.pipeline import STAGES
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.clean.test_stage import SENTENCE

@@ -15,7 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from google.protobuf.message import Message
 
-from owt_pipeline.engine.graph import RunStage, Start
+from owt_pipeline.engine.graph import RunStage, start
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.root import read_root
@@ -81,11 +81,11 @@ def test_no_runner_repeats_a_publish_with_the_plan_after_it(
     groups = []
     for stage in stages:
         names = [transform.unique_name for transform in stage.transforms]
-        group = [name for name in names if re.search(r"/(Plan|Work\w+|Publish|_End)$", name)]
+        group = [name for name in names if re.search(r"(^|/)(Plan|Work\w+|Publish|End)$", name)]
         if group:
             groups.append(group)
     # Only the last publication is fused with another DoFn, the end of the run.
-    assert groups.pop() == ["Report/Publish", "End/_End"]
+    assert groups.pop() == ["Report/Publish", "End"]
     assert [group for group in groups if len(group) > 1] == []
     num_steps = sum(len(stage.steps) for stage in STAGES.values())
     assert len(groups) == 2 * len(STAGES) + num_steps - 1
@@ -110,7 +110,7 @@ def test_a_stage_is_a_transform_of_its_own(small_run: Path, tmp_path: Path) -> N
     runtime = Runtime(Storage(str(run)))
     _, version = read_root(runtime.workdir)
     with beam.Pipeline(FnApiRunner()) as pipeline:
-        _ = pipeline | Start(runtime, version=version) | RunStage(CLEAN, options, runtime)
+        _ = start(pipeline, runtime, version=version) | RunStage(CLEAN, options, runtime)
     files = snapshot(run)
     expected = snapshot(small_run)
     assert {name for name in expected if expected[name] != files.get(name)} == set()

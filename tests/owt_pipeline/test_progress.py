@@ -60,13 +60,31 @@ def test_a_step_shows_stage_rate_time_left_and_rejects(
         progress.step("fetch", shards=2, rows=2_000_000),
     ):
         progress.shard_done()
-        progress.advance(5, {"http_404": 2, "robots": 1, "timeout": 1, "dns": 1})
+        progress.advance(50_000, {"http_404": 2, "robots": 1, "timeout": 1, "dns": 1})
         progress.advance(1, {"robots": 1})
         progress.advance(2, {"timeout": 2})
     line = caplog.records[-1].message
-    assert line.startswith("stage 2 of 3, fetch: 1/2 shards, 8 rows, ")
+    assert line.startswith("stage 2 of 3, fetch: 1/2 shards, 50,003 rows, ")
     assert re.search(r", [\d,]+/s, \d+:[0-5]\d:[0-5]\d left, ", line)
     assert line.endswith(" left, timeout 3, http_404 2, robots 2")
+
+
+def test_a_step_over_files_shows_bytes_and_no_time_left_from_its_first_rows(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_mode", "log")
+    progress._bar_class.cache_clear()
+    with (
+        caplog.at_level("INFO", logger="owt"),
+        progress.step("collect", shards=2, rows=10_000_000, unit="bytes"),
+    ):
+        progress.advance(99_000)
+        first_line = caplog.records[-1].message
+        progress.advance(2_400_000)
+    assert " 0/2 files, 99.0 kB, " in first_line
+    assert not first_line.endswith(" left")
+    assert re.search(r" 0/2 files, 2\.5 MB, .*/s, .* left$", caplog.records[-1].message)
 
 
 @pytest.mark.parametrize(

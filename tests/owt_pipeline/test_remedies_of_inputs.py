@@ -297,7 +297,6 @@ def test_missing_inputs_are_made_first(tmp_path: Path) -> None:
 
 def test_copies_have_another_name_than_the_source(tmp_path: Path) -> None:
     table = tmp_path / "a.parquet"
-    folder = tmp_path / "out"
     pq.write_table(pa.table({"text": ["one text", "one text", "another"]}), table)
     find: Words = ["near-duplicates", table, "--workers", "1"]
     for mistake in (["--out", table], ["--unique", tmp_path], ["--out", tmp_path]):
@@ -305,24 +304,17 @@ def test_copies_have_another_name_than_the_source(tmp_path: Path) -> None:
         assert (code, "name another one" in output) == (2, True), (mistake, output)
     for name in ("pairs.csv", "pairs.jsonl.gz", "pairs.txt"):
         code, output = attempt([*find, "--out", tmp_path / name])
-        assert (code, "the pairs are Parquet: name it .parquet" in output) == (2, True)
+        assert (code, "the file is Parquet: name it .parquet" in output) == (2, True)
         assert not (tmp_path / name).exists()
-    both_flags = ["--unique", folder, "--out", folder / "a.parquet"]
-    code, output = attempt([*find, *both_flags])
-    assert (code, "would replace a file that --unique writes: name another one" in output) == (
-        2,
-        True,
-    )
-    assert attempt([*find, "--unique", folder, "--out", tmp_path / "pairs.parquet"])[0] == 0
-    taken = tmp_path / "taken"
-    taken.touch()
-    code, output = attempt([*find, "--unique", taken])
-    assert (code, "is not a folder: name another one" in output) == (2, True)
-    csv = tmp_path / "a.csv"
-    csv.write_text("text\none text\none text\n")
-    words: Words = ["near-duplicates", csv, "--out", tmp_path / "csv.parquet", "--workers", "1"]
-    code, output = attempt([*words, "--unique", tmp_path / "more"])
-    assert (code, "leave the option out" in output) == (2, True)
+    unique = tmp_path / "unique.parquet"
+    code, output = attempt([*find, "--unique", unique, "--out", unique])
+    assert (code, "or another target: name another one" in output) == (2, True)
+    assert attempt([*find, "--unique", unique, "--out", tmp_path / "pairs.parquet"])[0] == 0
+    mixed = tmp_path / "a.jsonl"
+    mixed.write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "1"}\n')
+    words: Words = ["near-duplicates", mixed, "--out", tmp_path / "rows.parquet", "--workers", "1"]
+    code, output = attempt([*words, "--unique", tmp_path / "more.parquet"])
+    assert (code, "leave the option out; --out writes which records" in output) == (1, True)
     assert attempt(words)[0] == 0
 
 

@@ -195,16 +195,16 @@ def test_near_duplicates_are_searched_again_once_nothing_changes(
 ) -> None:
     texts = tmp_path / "texts.jsonl"
     texts.write_text(json.dumps({"text": "Some text of my own."}) + "\n")
-    words: Words = ["near-duplicates", texts, "--unique", tmp_path / "copies"]
-    copy = near_duplicates.copy_without
+    words: Words = ["near-duplicates", texts, "--unique", tmp_path / "unique.parquet"]
+    write = near_duplicates.write_unique
 
-    def change_and_copy(file: Any, *arguments: Any) -> int:
+    def change_and_write(*arguments: Any) -> None:
         with open(texts, "a") as opened:
             opened.write(json.dumps({"text": "One more text."}) + "\n")
-        return copy(file, *arguments)
+        write(*arguments)
 
     with monkeypatch.context() as changing:
-        changing.setattr(near_duplicates, "copy_without", change_and_copy)
+        changing.setattr(near_duplicates, "write_unique", change_and_write)
         code, output = attempt(words)
     assert (code, "run the command again while no program changes them" in output) == (1, True)
     assert attempt(words)[0] == 0

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from owt_pipeline.engine import parts
+from owt_pipeline.engine import runner
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.errors import UserError
 from tests.owt_pipeline.one_process import (
@@ -68,8 +68,9 @@ def test_a_killed_stage_continues_after_another_command(
     if name != "verify":
         flags += ["--workers", "1"]
     ask_owt(name, run, *flags)
-    assert all(path.exists() for path in [*finished, *segments])
-    inodes = {path: path.stat().st_ino for path in finished}
+    # A command sweeps the stages that it runs, except the answers of the web and of archives.
+    assert all(path.exists() for path in [*(finished if name != "run" else []), *segments])
+    inodes = {path: path.stat().st_ino for path in finished if path.exists()}
     ask_owt("run", run, *_OPTION_BY_STAGE[stage], "--workers", 1)
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list((run / "ledger" / stage).glob("work/*/*"))
@@ -84,7 +85,8 @@ def test_a_complete_run_sweeps_a_killed_stages_pages(
     finished = interrupt(run, stage, *_OPTION_BY_STAGE[stage])
     ask_owt("run", run, "--workers", 1)
     assert not any(path.exists() for path in finished)
-    assert differing(run, finished_run) == []
+    # Segments stay: the archives that they come from may be deleted.
+    assert [name for name in differing(run, finished_run) if not name.startswith("warc/")] == []
 
 
 _LEDGER_FOLDERS = (
@@ -150,23 +152,16 @@ def test_why_of_a_page_whose_place_is_lost(run: Path, url: str) -> None:
     assert ask_owt("why", run, url_of(url)) == output
 
 
-def test_a_killed_growth_goes_on_as_its_message_advises(run: Path, finished_run: Path) -> None:
-    """The settings do not name a source from which something is published, as an older copy."""
+def test_a_killed_growth_goes_on_whatever_the_settings_name(run: Path, finished_run: Path) -> None:
+    """Older settings do not name a source from which something is published."""
     dumps = [finished_run.parent / f"RS_{name}.gz" for name in "ABC"]
     earlier_settings = (run / "settings.toml").read_bytes()
     with stopping_at_publication_of("fetch"):
         ask_owt("run", run, "--add", "--dumps", dumps[1], "--workers", 1, code=1)
     (run / "settings.toml").write_bytes(earlier_settings)
-    cases: list[tuple[list[Any], list[Path], int]] = [
-        (["--add", "--dumps", dumps[2]], dumps, 3),
-        ([], dumps[1:2], 2),
-    ]
-    for words, named, num_generations in cases:
+    for words, num_generations in ((["--add", "--dumps", dumps[2]], 3), ([], 2)):
         copy = copy_of(run, run.with_name(f"copy{len(words)}"))
-        output = ask_owt("run", copy, *words, "--workers", 1, code=1)
-        (advised,) = re.findall(r"`owt ([^`]+)`", output)
-        assert shlex.split(advised) == ["run", str(copy), "--add", "--dumps", *map(str, named)]
-        ask_owt(*shlex.split(advised), "--workers", 1)
+        ask_owt("run", copy, *words, "--workers", 1)
         ask_owt("run", copy, "--workers", 1)
         num_sources = [len(generation.links) for generation in root_of(copy).generations]
         assert num_sources == [1] * num_generations
@@ -188,10 +183,10 @@ def collected_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The sources that the settings name; "none" if there are no settings.
 @pytest.mark.parametrize("named", ["none", "", "B", "AC"])
 @pytest.mark.parametrize("words", ["", "C", "--add C", "--add D"])
-def test_advised_commands_restore_the_sources_in_the_end(
+def test_recorded_sources_stay_whatever_the_settings_name(
     collected_run: Path, named: str, words: str, tmp_path: Path
 ) -> None:
-    """None of them advises a command that has failed before."""
+    """Only settings that name no source are refused, since their other options are lost too."""
     run = copy_of(collected_run, tmp_path / "run")
     path_by_name = {name: str(collected_run.parent / f"{name}.txt") for name in "ABCD"}
     settings = run / "settings.toml"
@@ -200,25 +195,21 @@ def test_advised_commands_restore_the_sources_in_the_end(
     else:
         all_paths = ", ".join(f'"{path_by_name[name]}"' for name in "ABC")
         named_paths = ", ".join(f'"{path_by_name[name]}"' for name in named)
-        assert all_paths in settings.read_text()
         settings.write_text(settings.read_text().replace(all_paths, named_paths))
     *flags, names = words.split("--add")
     command = ["run", str(run), *["--add"] * len(flags)]
     if names.strip():
         command += ["--links", *(path_by_name[name] for name in names.strip())]
-    commands: list[list[str]] = []
-    code = 1
-    while code:
-        assert command not in commands
-        commands.append(command)
-        code, output = attempt([*command, "--until", "collect", "--workers", 1])
-        if code:
-            (advised,) = re.findall(r"`owt ([^`]+)`", output)
-            command = shlex.split(advised)
-    assert len(commands) <= 4
-    ask_owt("run", run, "--until", "collect", "--workers", 1)
-    assert len(root_of(run).generations) == (4 if "D" in words else 3)
-    assert all(path_by_name[name] in settings.read_text() for name in "ABC")
+    code, output = attempt([*command, "--until", "collect", "--workers", 1])
+    assert code == int(words == "" and named in ("none", ""))
+    if code:
+        (advised,) = re.findall(r"`owt ([^`]+)`", output)
+        assert shlex.split(advised)[3:] == [path_by_name[name] for name in "ABC"]
+        ask_owt(*shlex.split(advised), "--until", "collect", "--workers", 1)
+    generations = root_of(run).generations
+    assert [source["name"] for each in generations for source in each.links] == [
+        f"{name}.txt" for name in ("ABCD" if "D" in words else "ABC")
+    ]
 
 
 def test_a_failed_first_run_names_its_sources_where_there_are_no_settings(tmp_path: Path) -> None:
@@ -232,21 +223,6 @@ def test_a_failed_first_run_names_its_sources_where_there_are_no_settings(tmp_pa
     (advised,) = re.findall(r"`owt ([^`]+)`, with your other flags,", output)
     assert shlex.split(advised) == ["run", str(run), "--links", str(links)]
     ask_owt(*shlex.split(advised), "--until", "collect", "--workers", 1)
-
-
-def test_settings_without_a_source_are_restored_as_advised(run: Path, finished_run: Path) -> None:
-    first, later = (finished_run.parent / f"RS_{name}.gz" for name in "AB")
-    ask_owt("run", run, "--add", "--dumps", later, "--workers", 1)
-    settings = run / "settings.toml"
-    complete = settings.read_text()
-    for lost in (f'"{first}", ', f', "{later}"'):
-        assert lost in complete
-        settings.write_text(complete.replace(lost, ""))
-        output = ask_owt("run", run, code=1)
-        (advised,) = re.findall(r"`owt ([^`]+)`", output)
-        ask_owt(*shlex.split(advised), "--workers", 1)
-        assert all(name in settings.read_text() for name in (str(first), str(later)))
-        ask_owt("run", run, "--workers", 1)
 
 
 def add_dump(run: Path, folder: Path, finished_run: Path, *flags: object, code: int = 0) -> None:
@@ -270,14 +246,14 @@ def grown_run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @contextlib.contextmanager
 def stopping_at_publication_of(name: str) -> Iterator[None]:
     """Stop a stage that has written its shards, and none of the stages before it."""
-    publish = parts.publish
+    publish = runner.publish
 
     def publish_or_stop(stage: Stage, *arguments: Any) -> Any:
         if stage.name == name:
             raise UserError("stopped")
         return publish(stage, *arguments)
 
-    with mock.patch.object(parts, "publish", publish_or_stop):
+    with mock.patch.object(runner, "publish", publish_or_stop):
         yield
 
 

@@ -135,7 +135,13 @@ def text_tokens(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path)
 
 def small_config(data: Path | str, out: Path, **settings: Any) -> TrainConfig:
     """Return a run of a model of two layers of width 32, on the CPU."""
-    defaults = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 512, "device": "cpu"}
+    defaults = {
+        "preset": "tiny",
+        "n_embd": 32,
+        "block_size": 32,
+        "batch_tokens": 512,
+        "device": "cpu",
+    }
     return TrainConfig(data=(str(data),), out=str(out), **defaults | settings)
 
 
@@ -145,9 +151,9 @@ def generate(model: GPT, prompt: Sequence[int], max_tokens: int, **settings: Any
     return written[0, len(prompt) :].tolist()
 
 
-def sampler_of(corpora: Corpora, name: str, context: int, seed: int, **settings: Any) -> Sampler:
+def sampler_of(corpora: Corpora, name: str, block_size: int, seed: int, **settings: Any) -> Sampler:
     """Return the training samples of corpora, by the settings of a run."""
-    defaults = {"sampler": name, "context": context, "seed": seed, **settings}
+    defaults = {"sampler": name, "block_size": block_size, "seed": seed, **settings}
     return corpora.sampler(TrainConfig(data=("",), out="", **defaults))
 
 

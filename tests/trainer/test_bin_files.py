@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer.conftest import small_config
 from trainer import open_corpora, train, write_shards
-from trainer.data import export_tokens, nanogpt
+from trainer.data import export_tokens, mapped_documents
 from trainer.data.shards import ShardError
 
 END = 50256
@@ -28,11 +28,11 @@ def test_a_bin_file_trains_like_shards_of_its_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Documents cross the blocks that are searched.
-    monkeypatch.setattr(nanogpt, "_BLOCK", 7)
+    monkeypatch.setattr(mapped_documents, "_BLOCK", 7)
     path = write_bin(tmp_path / "bin" / "train.bin", DOCUMENTS)
     write_bin(tmp_path / "bin" / "val.bin", DOCUMENTS[:3])
     shards = write_shards(tmp_path / "mine", DOCUMENTS, val_documents=DOCUMENTS[:3])
-    config = small_config(shards, tmp_path / "run", batch_tokens=256, max_steps=2, val_every=2)
+    config = small_config(shards, tmp_path / "run", batch_tokens=256, max_steps=2, eval_every=2)
     of_bin = dataclasses.replace(config, data=(str(path),), out=str(tmp_path / "bin-run"))
     assert train(config).loss == train(of_bin).loss
     # A rerun continues: the file is recognised.

@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.conftest import Capture, generate, records_of, small_config
+from trainer import evaluate, export, sample
 from trainer.data.text import Tokenizer
+from trainer.evaluate import (
+    describe_score,
+    detokenize,
+    published_words,
+    score_texts,
+)
 from trainer.loop import train
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.tools import evaluate, export, sample
-from trainer.tools.evaluate import (
-    detokenize,
-    published_words,
-    score_documents,
-    score_text,
-    text_windows,
-)
+from trainer.validation import text_windows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,7 @@ def run(text_tokens: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def model() -> GPT:
     torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=100, context=16, n_layer=2, n_head=2, width=32)).eval()
+    model = GPT(ModelConfig(vocab_size=100, block_size=16, n_layer=2, n_head=2, n_embd=32)).eval()
     with torch.no_grad():
         # Initial weights would give ties.
         for parameter in model.parameters():
@@ -110,17 +110,17 @@ def test_the_sample_command_writes_text_after_each_prompt(run: Path, capsys: Cap
     assert capsys.readouterr().out == written
 
 
-@given(n=st.integers(1, 60), context=st.integers(1, 20), stride=st.integers(1, 20))
+@given(n=st.integers(1, 60), block_size=st.integers(1, 20), stride=st.integers(1, 20))
 def test_text_windows_predict_each_token_once_with_context(
-    n: int, context: int, stride: int
+    n: int, block_size: int, stride: int
 ) -> None:
-    stride = min(stride, context)
+    stride = min(stride, block_size)
     predicted = []
-    for inputs, targets in text_windows(list(range(n + 1)), context, stride):
-        assert len(inputs) <= context
-        assert inputs[-1] + 1 == targets[-1]
+    for ids, num_targets in text_windows(range(n + 1), block_size, stride):
+        assert len(ids) <= block_size + 1
+        targets = ids[-num_targets:].tolist()
         predicted += targets
-        assert len(inputs) - len(targets) == min(context - stride, targets[0] - 1)
+        assert len(ids) - 1 - num_targets == min(block_size - stride, targets[0] - 1)
     assert predicted == list(range(1, n + 1))
 
 
@@ -130,11 +130,12 @@ def test_perplexities_are_of_a_texts_tokens_words_and_bytes(
     text = "def main(): return 1"
     tokenizer = Tokenizer(tokenizer_file)
     torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=400, context=8, n_layer=1, n_head=1, width=8)).eval()
+    model = GPT(ModelConfig(vocab_size=400, block_size=8, n_layer=1, n_head=1, n_embd=8)).eval()
     ids = tokenizer.encode(text)
     for stride in (0, 1):
-        nats = float(score_documents(model, [ids], 399, stride=stride))
-        report = score_text(model, tokenizer, text, 399, stride=stride)
+        (score,) = score_texts(model, tokenizer, [text], 399, stride=stride)
+        nats = score.nats
+        report = describe_score(score, text)
         assert report["loss"] == pytest.approx(nats / len(ids))
         assert report["perplexity"] == pytest.approx(math.exp(nats / len(ids)))
         assert report["word_perplexity"] == pytest.approx(math.exp(nats / 4))
@@ -156,9 +157,7 @@ def test_evaluate_gives_trainings_validation_loss_on_two_ranks(
     ]
     capsys.readouterr()
     assert evaluate.main([str(run), "--data", str(text_tokens), *flags]) == 0
-    ranks = trainer.run(
-        run, "--data", text_tokens, *flags, ranks=2, module="trainer.tools.evaluate"
-    )
+    ranks = trainer.run(run, "--data", text_tokens, *flags, ranks=2, module="trainer.evaluate")
     for result in map(json.loads, (capsys.readouterr().out, ranks.stdout)):
         assert result["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
         assert 1 < result["perplexity"] < 400
@@ -255,13 +254,3 @@ def test_rows_of_a_batch_are_independent_and_end_at_stop(model: GPT) -> None:
         end = whole.index(stop, 3) if stop in whole[3:] else len(whole)
         assert row[:end] == whole[: len(row)][:end]
         assert set(row[end:]) <= {stop}
-
-
-def test_a_model_is_read_by_one_call(text_tokens: Path, tmp_path: Path) -> None:
-    config = small_config(text_tokens, tmp_path / "run", max_steps=1)
-    train(config)
-    model = GPT.from_pretrained(config.out)
-    assert not model.training
-    (optimizer,) = model.configure_optimizers(config)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
-    assert optimizer.param_groups[0]["lr"] == 3e-3

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from benchmarks import compare
-from benchmarks.compare import Score, difference, read_documents, table
+from benchmarks.compare import Score, difference, table
 from trainer.data.text import Tokenizer
+from trainer.evaluate import score_texts
 from trainer.loop import train
 from trainer.model import GPT, ModelConfig
-from trainer.tools.evaluate import score_documents, text_windows
+from trainer.validation import text_windows
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 
@@ -50,7 +51,7 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
         data = write_tokens(tmp_path / name / "tokens", list(map(tokenizer.encode, shuffled)))
         for seed in (1, 2, 3):
             runs.append(str(tmp_path / f"{name}-{seed}"))
-            train(small_config(data, Path(runs[-1]), max_steps=30, val_every=0, seed=seed))
+            train(small_config(data, Path(runs[-1]), max_steps=30, eval_every=0, seed=seed))
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:40]))
     flags = ["--eval_text", str(held_out), "--device", "cpu"]
@@ -82,7 +83,7 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
             small_config(
                 tmp_path / "plain/tokens",
                 Path(other_run),
-                **{"max_steps": 30, "val_every": 0} | settings,
+                **{"max_steps": 30, "eval_every": 0} | settings,
             )
         )
         assert compare.main([*runs, other_run, *flags]) == 2
@@ -99,46 +100,21 @@ def test_shuffled_characters_score_worse_and_a_copy_the_same(
         assert f"{again} is named twice" in capsys.readouterr().err
 
 
-def test_each_document_is_scored_independently() -> None:
+def test_each_document_is_scored_independently(tokenizer_file: Path) -> None:
     torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=50, context=16, n_layer=1, n_head=2, width=16)).eval()
-    documents = [torch.randint(49, (length,)).tolist() for length in (3, 40, 1, 16, 17, 33)]
+    model = GPT(ModelConfig(vocab_size=400, block_size=16, n_layer=1, n_head=2, n_embd=16)).eval()
+    tokenizer = Tokenizer(tokenizer_file)
+    texts = [" é漢"[k % 3] * length for k, length in enumerate((3, 40, 1, 16, 17, 33))]
     for stride in (0, 5):
-        found = score_documents(model, documents, 49, stride=stride, micro_batch=4)
-        for ids, nats in zip(documents, found.tolist(), strict=True):
+        scores = score_texts(model, tokenizer, texts, 399, stride=stride, device_batch_size=4)
+        for text, score in zip(texts, scores, strict=True):
             expected = 0.0
-            for inputs, targets in text_windows([49, *ids], 16, stride or 16):
-                logits = model(torch.tensor([inputs]))[0].log_softmax(-1)
-                expected -= sum(
-                    logits[k - len(targets), target].item() for k, target in enumerate(targets)
-                )
-            assert nats == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("between", ["\n", "\r\n"])
-def test_only_a_line_feed_ends_a_text_of_json_lines(between: str, tmp_path: Path) -> None:
-    texts = ["one\u2028two", "three\u2029four", "five\x85six", "seven\x0ceight", "nine\rten\n"]
-    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-    (tmp_path / "set.jsonl").write_bytes(between.join(lines).encode() + b"\n")
-    assert read_documents(str(tmp_path / "set.jsonl")) == texts
-    (tmp_path / "set.txt").write_bytes("".join(texts).encode())
-    assert read_documents(str(tmp_path / "set.txt")) == ["".join(texts)]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "line 1 is not a JSON object with a text"),
-        ('{"text": "two words"}\n{"text": 5}', "line 2 is not a JSON object with a text"),
-        (" \n", "is empty"),
-    ],
-)
-def test_a_set_of_texts_in_another_format_is_refused(
-    content: str, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "set.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=message):
-        read_documents(str(tmp_path / "set.jsonl"))
+            for ids, num_targets in text_windows([399, *tokenizer.encode(text)], 16, stride):
+                logits = model(ids[None, :-1])[0].log_softmax(-1)
+                targets = ids[-num_targets:]
+                chosen = logits[-num_targets:].gather(1, targets[:, None])
+                expected -= chosen.sum().item()
+            assert score.nats == pytest.approx(expected, rel=1e-4)
 
 
 def _models(

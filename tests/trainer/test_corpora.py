@@ -10,19 +10,15 @@ import pytest
 
 from schemas import SettingsError
 from tests.trainer.conftest import (
-    TOKENIZER,
     Capture,
     WriteTokens,
-    edit_manifest,
     records_of,
     sampler_of,
-    write_token_dataset,
 )
 from trainer import checkpoint
 from trainer.__main__ import main
 from trainer.data.corpora import open_corpora
 from trainer.data.shards import ShardError
-from trainer.tools import evaluate
 
 CONTEXT = 16
 
@@ -99,7 +95,7 @@ def run(tmp_path: Path) -> Run:
         shape = [
             "--preset",
             "tiny",
-            "--context",
+            "--block_size",
             str(CONTEXT),
             "--batch_tokens",
             "128",
@@ -182,36 +178,3 @@ def test_a_dataset_that_will_not_be_read_is_named(
     source = corpus_of(sampler.windows(0, 7000))
     # A share of less than one in a block of samples.
     assert (source == 1).sum() in (2, 3)
-
-
-@pytest.mark.parametrize("again", ["{0}", "{0}/", "{0}/../tokens", "link"])
-def test_a_dataset_that_is_named_twice_by_any_path_is_refused(
-    folders: list[str], tmp_path: Path, again: str
-) -> None:
-    (tmp_path / "link").symlink_to(Path(folders[0]).parent)
-    second = str(tmp_path / "link" / "tokens") if again == "link" else again.format(folders[0])
-    for data in ([folders[0], second], [f"{folders[0]}=1", f"{second}=2"]):
-        with pytest.raises(ShardError, match=r"are the same tokens; name them once"):
-            open_corpora(data)
-
-
-def test_data_with_another_tokenizer_or_end_of_text_is_refused(
-    folders: list[str], tmp_path: Path, run: Run, capsys: Capture
-) -> None:
-    assert run("run", 2, folders[0]) == 0
-    (tmp_path / "other.json").write_text(Path(folders[0], "..", TOKENIZER).read_text() + "\n")
-    documents = {"train": [[1] * 99], "val": [[1] * 99]}
-    other_tokens = write_token_dataset(tmp_path / "other", documents, tmp_path / "other.json", 1)
-    assert run("run", 4, str(other_tokens)) == 2
-    assert "the tokenizer was test (" in capsys.readouterr().err
-    with pytest.raises(
-        ShardError, match=r"other/tokens has the tokenizer .*; tokenize both with one"
-    ):
-        open_corpora([folders[0], str(other_tokens)])
-    edit_manifest(Path(folders[0]), lambda record: record["properties"]["tokenizer"].update(eot=7))
-    assert run("run", 4, folders[0]) == 2
-    error = capsys.readouterr().err
-    assert "end-of-text 399), is test (" in error
-    assert "end-of-text 7). Use another --out" in error
-    assert evaluate.main([str(tmp_path / "run"), "--data", folders[0]]) == 1
-    assert "end-of-text 7), which is not that of" in capsys.readouterr().err

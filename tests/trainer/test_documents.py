@@ -17,7 +17,7 @@ from trainer.data.loader import DocumentBlocks, attention_mask, block_mask
 from trainer.model import GPT, ModelConfig
 
 EOT = 202
-SHAPE = ModelConfig(vocab_size=203, context=48, n_layer=3, n_head=2, width=32)
+SHAPE = ModelConfig(vocab_size=203, block_size=48, n_layer=3, n_head=2, n_embd=32)
 BLOCKS = DocumentBlocks(EOT, mask=True)
 LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
@@ -31,7 +31,7 @@ def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list
     parts = [torch.randint(EOT, (length,), generator=generator) for length in lengths]
     documents = [parts[0]] + [torch.cat([torch.tensor([EOT]), part]) for part in parts[1:]]
     documents = [document for document in documents if len(document)]
-    return torch.cat([*documents, torch.tensor([EOT])])[None, : SHAPE.context], documents
+    return torch.cat([*documents, torch.tensor([EOT])])[None, : SHAPE.block_size], documents
 
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
@@ -79,11 +79,11 @@ def test_a_run_with_the_mask_learns_and_is_evaluated_with_it(
             data=(str(text_tokens),),
             out=str(tmp_path / name),
             preset="tiny",
-            context=64,
+            block_size=64,
             batch_tokens=512,
-            micro_batch=4,
+            device_batch_size=4,
             max_steps=30,
-            val_every=15,
+            eval_every=15,
             device="cpu",
             **flags,
         )

@@ -17,7 +17,7 @@ from schemas import SettingsError
 from tests.conftest import REPOSITORY
 from tests.trainer.conftest import records_of
 from trainer import GPT, ModelConfig, Step, Tokenizer, TrainConfig, open_corpora, preset, train
-from trainer.config import parse
+from trainer.__main__ import parse
 from trainer.data.samplers import Packed
 from trainer.pretrained import load_pretrained
 
@@ -26,7 +26,7 @@ PAGE = REPOSITORY / "docs" / "training.md"
 
 @pytest.fixture
 def config(config: TrainConfig) -> TrainConfig:
-    return dataclasses.replace(config, max_steps=4, val_every=2, save_every=0)
+    return dataclasses.replace(config, max_steps=4, eval_every=2, save_every=0)
 
 
 def script() -> str:
@@ -105,7 +105,7 @@ def test_a_callback_may_end_the_run(config: TrainConfig) -> None:
 def test_a_model_of_ones_own_replaces_the_described_one(config: TrainConfig) -> None:
     config = dataclasses.replace(config, schedule="constant", warmup_steps=1)
     vocab_size = open_corpora(config.data).tokenizer.vocab_size
-    shape = ModelConfig(vocab_size=vocab_size, context=16, n_layer=3, n_head=4, width=16)
+    shape = ModelConfig(vocab_size=vocab_size, block_size=16, n_layer=3, n_head=4, n_embd=16)
 
     def make() -> GPT:
         torch.manual_seed(7)
@@ -123,10 +123,10 @@ def test_a_model_of_ones_own_replaces_the_described_one(config: TrainConfig) -> 
 
 def test_a_model_with_fewer_ids_than_the_data_gets_more(config: TrainConfig) -> None:
     with pytest.raises(SettingsError, match="make it with vocab_size=") as error:
-        train(config, GPT(preset("tiny", vocab_size=100, context=32, width=32)))
+        train(config, GPT(preset("tiny", vocab_size=100, block_size=32, n_embd=32)))
     advised = re.search(r"vocab_size=(\d+)$", str(error.value))
     assert advised
-    model = GPT(preset("tiny", vocab_size=int(advised[1]), context=32, width=32))
+    model = GPT(preset("tiny", vocab_size=int(advised[1]), block_size=32, n_embd=32))
     assert train(config, model).loss < 7
 
 
@@ -173,8 +173,8 @@ def test_a_text_without_a_tokenizer_gets_one(tokenizer_file: Path) -> None:
         ({"activation": "relu"}, "did you mean 'relu2'"),
         ({"n_layer": -1}, "n_layer -1 is below 1"),
         ({"n_head": 0}, "n_head 0 is below 1"),
-        ({"width": 0}, "width 0 is below 1"),
-        ({"context": 0}, "context 0 is below 1"),
+        ({"n_embd": 0}, "n_embd 0 is below 1"),
+        ({"block_size": 0}, "block_size 0 is below 1"),
         ({"vocab_size": 0}, "vocab_size 0 is below 1"),
         ({"dropout": 1.5}, "dropout 1.5 is not from 0 to 1"),
         ({"embedding_width": -8}, "embedding_width -8 is below 0"),
@@ -187,7 +187,7 @@ def test_a_shape_that_cannot_be_is_an_error(settings: dict[str, Any], message: s
         ModelConfig(**settings)
 
 
-@pytest.mark.parametrize("name", ["n_layer", "n_head", "width", "context", "batch_tokens"])
+@pytest.mark.parametrize("name", ["n_layer", "n_head", "n_embd", "block_size", "batch_tokens"])
 def test_the_api_checks_settings_as_the_flags_do(config: TrainConfig, name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}: -1 is not"):
         dataclasses.replace(config, **{name: -1})
@@ -210,22 +210,7 @@ def test_an_id_beyond_the_vocabulary_is_an_error(token: int) -> None:
             call(torch.tensor([[1, token]]))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"max_new_tokens": -1}, {"temperature": -0.1}, {"top_k": -1}, {"top_p": 1.1}, {"top_p": -0.1}],
-)
-def test_settings_of_generate_are_checked(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="below 0, or top_p"):
-        GPT(preset("tiny", vocab_size=400)).generate([1, 2], **{"max_new_tokens": 1} | settings)
-
-
-def test_the_removed_command_names_the_new_one() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer.train"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert "the command is `python -m trainer`" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_command_is_the_package() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trainer", "--help"], capture_output=True, text=True, check=False
     )
@@ -236,10 +221,10 @@ def test_the_removed_command_names_the_new_one() -> None:
     ("flag", "ours"),
     [
         ("--lr=1e-3", "--learning_rate"),
-        ("--n_embd=64", "--width"),
-        ("--block_size", "--context"),
-        ("--batch_size=8", "--micro_batch"),
-        ("--eval_interval=100", "--val_every"),
+        ("--width=64", "--n_embd"),
+        ("--context", "--block_size"),
+        ("--batch_size=8", "--device_batch_size"),
+        ("--eval_interval=100", "--eval_every"),
         ("--compile=False", "--no_compile"),
         ("--compile=True", "--compile"),
     ],

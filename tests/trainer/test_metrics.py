@@ -29,7 +29,7 @@ def test_a_resumed_run_keeps_its_events(tmp_path: Path, text_tokens: Path) -> No
 
     def trained(steps: int) -> None:
         config = small_config(
-            text_tokens, run, batch_tokens=256, max_steps=steps, val_every=2, save_every=2
+            text_tokens, run, batch_tokens=256, max_steps=steps, eval_every=2, save_every=2
         )
         train(config)
 
@@ -75,8 +75,7 @@ def test_a_step_that_a_killed_run_logged_is_logged_once(tmp_path: Path) -> None:
         say=print,
     )
     log.add(3, 1e-3, torch.tensor(1.0), torch.tensor(1.0))
-    log.collect()
-    log.write(0)
+    log.flush(0)
     log.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
@@ -89,17 +88,21 @@ def test_training_validates_on_evenly_spaced_windows_of_a_text(
     tokenizer = open_dataset(text_tokens).tokenizer
     path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
     ids = [399, *Tokenizer(tokenizer.path).encode(path.read_text())]
-    every = windows_of_text(str(path), tokenizer, 32, 64).tolist()
+    every = [window.ids.tolist() for window in windows_of_text(str(path), tokenizer, 32, 64)]
     assert every == [ids[k : k + 33] for k in range(0, len(ids) - 32, 32)]
-    windows_of_some = windows_of_text(str(path), tokenizer, 32, 3).tolist()
-    assert windows_of_some == [every[0], every[round((len(every) - 1) / 2)], every[-1]]
+    some_windows = windows_of_text(str(path), tokenizer, 32, 3)
+    assert [window.ids.tolist() for window in some_windows] == [
+        every[0],
+        every[round((len(every) - 1) / 2)],
+        every[-1],
+    ]
     config = small_config(
         text_tokens,
         tmp_path / "run",
         val_data=str(path),
         batch_tokens=256,
         max_steps=2,
-        val_every=1,
+        eval_every=1,
     )
     train(config)
     model = load_pretrained(str(tmp_path / "run")).model

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.conftest import generate
-from trainer.config import parse
+from trainer.__main__ import parse
 from trainer.data.loader import DocumentBlocks
 from trainer.loop import train
 from trainer.model import GPT, KVCache, ModelConfig
 from trainer.pretrained import load_pretrained
 
-SHAPE = ModelConfig(vocab_size=60, context=12, n_layer=4, n_head=2, width=16)
+SHAPE = ModelConfig(vocab_size=60, block_size=12, n_layer=4, n_head=2, n_embd=16)
 PIECES: dict[str, dict[str, object]] = {
     "rope": {"rope": True},
     "qk_norm": {"qk_norm": True},
@@ -43,7 +43,7 @@ def model_with(piece: str) -> GPT:
 def plain_logits(w: dict[str, torch.Tensor], config: ModelConfig, ids: list[int]) -> torch.Tensor:
     """Compute the logits (T, V), one position, head and channel pair after the other."""
     heads = config.n_head
-    size = config.width // config.n_head
+    size = config.n_embd // config.n_head
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
         centred = x - x.mean()
@@ -79,7 +79,7 @@ def plain_logits(w: dict[str, torch.Tensor], config: ModelConfig, ids: list[int]
             for x in xs
         ]
         queries, keys, values = (
-            [x[k * config.width : (k + 1) * config.width] for x in qkv] for k in range(3)
+            [x[k * config.n_embd : (k + 1) * config.n_embd] for x in qkv] for k in range(3)
         )
         for position in range(len(ids)):
             mixed = []
@@ -168,8 +168,8 @@ def test_text_generated_with_the_cache_equals_text_without(piece: str) -> None:
 def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Path) -> None:
     path = Path(__file__).resolve().parents[2] / "presets" / "speedrun.toml"
     flags = ["--data", str(text_tokens), "--out", str(tmp_path / "run"), "--n_layer", "6"]
-    flags += ["--n_head", "2", "--width", "32", "--context", "64", "--batch_tokens", "512"]
-    flags += ["--micro_batch", "4", "--no_compile"]
+    flags += ["--n_head", "2", "--n_embd", "32", "--block_size", "64", "--batch_tokens", "512"]
+    flags += ["--device_batch_size", "4", "--no_compile"]
     flags += ["--device", "cpu"]
     config = parse([str(path), *flags])
     assert (config.preset, config.optimizer) == ("speedrun", "muon")

@@ -22,7 +22,7 @@ from trainer.publish import Publisher
 
 from .conftest import TINY, flags_of
 
-FLAGS = flags_of(**TINY, max_steps=4, save_every=2, val_every=2, device="cpu")
+FLAGS = flags_of(**TINY, max_steps=4, save_every=2, eval_every=2, device="cpu")
 
 
 def start(

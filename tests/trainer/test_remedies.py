@@ -25,25 +25,24 @@ from benchmarks import compare
 from schemas import SettingsError
 from tests.conftest import REPOSITORY
 from tests.trainer.conftest import Capture, WriteTokens, records_of
-from trainer import checkpoint, signing
+from trainer import checkpoint, evaluate, export, signing
+from trainer.__main__ import parse
 from trainer.checkpoint import CheckpointError, Record, sha256_of
-from trainer.config import TrainConfig, parse
+from trainer.config import TrainConfig
 from trainer.data import documents
 from trainer.data.corpora import open_corpora
 from trainer.data.shards import ShardError
-from trainer.huggingface import end_of_text
 from trainer.loop import Diverged, train
 from trainer.model import GPT, ModelConfig, preset
 from trainer.pretrained import load_pretrained
 from trainer.signing import SignatureError
-from trainer.tools import evaluate, export
 
 Change = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture
 def config(config: TrainConfig) -> TrainConfig:
-    return dataclasses.replace(config, max_steps=4, val_every=0)
+    return dataclasses.replace(config, max_steps=4, eval_every=0)
 
 
 @pytest.fixture
@@ -93,7 +92,6 @@ def test_damaged_checkpoints_are_restored_or_moved_aside(
     shutil.copytree(run, tmp_path / "copy")
     if damage == "all":
         shutil.rmtree(run / "checkpoints")
-        (run / "newest").unlink()
     else:
         # With a key, no earlier one is taken.
         for folder in checkpoint.checkpoints(run)[-1 if is_signed else 0 :]:
@@ -150,7 +148,7 @@ class GatedGPT(GPT):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.gate = torch.nn.Parameter(torch.ones(config.width))
+        self.gate = torch.nn.Parameter(torch.ones(config.n_embd))
 
     def _hidden(self, *arguments: Any) -> torch.Tensor:
         return super()._hidden(*arguments) * self.gate
@@ -159,7 +157,7 @@ class GatedGPT(GPT):
 def test_a_model_of_another_class_is_loaded_by_its_program(config: TrainConfig) -> None:
     def make() -> GatedGPT:
         torch.manual_seed(1)
-        return GatedGPT(preset("tiny", vocab_size=400, context=32, width=32))
+        return GatedGPT(preset("tiny", vocab_size=400, block_size=32, n_embd=32))
 
     train(dataclasses.replace(config, max_steps=2), model=make())
     with pytest.raises(CheckpointError, match="load its weights in the program that made it"):
@@ -191,7 +189,7 @@ def test_a_run_of_other_settings_or_data_gets_another_folder(
     train(dataclasses.replace(new, out=f"{run}-more", init_from=source))
 
 
-@pytest.mark.parametrize("change", [{"width": 64}, {"n_layer": 1}, {"context": 64}])
+@pytest.mark.parametrize("change", [{"n_embd": 64}, {"n_layer": 1}, {"block_size": 64}])
 def test_a_model_of_another_shape_is_taken_with_its_settings(
     run: Path, config: TrainConfig, change: dict[str, Any]
 ) -> None:
@@ -208,7 +206,7 @@ def test_a_model_of_another_shape_is_taken_with_its_settings(
 
 
 def test_a_diverged_run_goes_on_with_a_lower_rate(run: Path, config: TrainConfig) -> None:
-    wild = dataclasses.replace(config, max_steps=30, learning_rate=1e30, clip=0.0)
+    wild = dataclasses.replace(config, max_steps=30, learning_rate=1e30, grad_clip=0.0)
     with pytest.raises(Diverged, match="try a lower learning_rate") as error:
         train(wild)
     command = re.search(r"documents \((python .*?)\), try", str(error.value))
@@ -236,8 +234,8 @@ def test_without_a_compiler_a_run_goes_on_uncompiled(config: TrainConfig, tmp_pa
     missing = str(tmp_path / "missing")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": missing}
     environment |= {"CC": missing, "CXX": missing, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    flags = ["--data", *config.data, "--out", config.out, "--preset=tiny", "--width=32"]
-    flags += ["--context=32", "--batch_tokens=512", "--max_steps=1", "--val_every=0"]
+    flags = ["--data", *config.data, "--out", config.out, "--preset=tiny", "--n_embd=32"]
+    flags += ["--block_size=32", "--batch_tokens=512", "--max_steps=1", "--eval_every=0"]
     command = [sys.executable, "-m", "trainer", *flags]
     pipes: dict[str, Any] = {"capture_output": True, "text": True, "env": environment}
     done = subprocess.run([*command, "--compile"], check=False, **pipes)
@@ -249,9 +247,9 @@ def test_without_a_compiler_a_run_goes_on_uncompiled(config: TrainConfig, tmp_pa
 @pytest.mark.parametrize(
     ("flag", "settings"),
     [
-        ("--micro_batch", {"micro_batch": 2}),
+        ("--device_batch_size", {"device_batch_size": 2}),
         ("--checkpoint_activations", {"checkpoint_activations": True}),
-        ("--context", {"context": 8, "micro_batch": 1, "checkpoint_activations": True}),
+        ("--block_size", {"block_size": 8, "device_batch_size": 1, "checkpoint_activations": True}),
     ],
 )
 def test_a_pass_that_does_not_fit_is_made_smaller(
@@ -261,7 +259,7 @@ def test_a_pass_that_does_not_fit_is_made_smaller(
     from trainer.model import GPT
 
     forward = GPT.forward
-    needs_context = flag == "--context"
+    needs_context = flag == "--block_size"
 
     def limited(model: GPT, ids: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
         is_small = len(ids) <= 2 or model.checkpoint_activations
@@ -270,7 +268,7 @@ def test_a_pass_that_does_not_fit_is_made_smaller(
         return forward(model, ids, *arguments, **named)
 
     monkeypatch.setattr(GPT, "forward", limited)
-    full = {**settings, "context": 32} if needs_context else {}
+    full = {**settings, "block_size": 32} if needs_context else {}
     with pytest.raises(MemoryError, match=flag):
         train(dataclasses.replace(config, **full))
     train(dataclasses.replace(config, out=f"{config.out}-small", **settings))
@@ -345,13 +343,6 @@ def test_a_run_gets_a_folder_of_its_own(config: TrainConfig, tmp_path: Path) -> 
     assert (tmp_path / "published" / "checkpoints").is_dir()
 
 
-def test_a_model_is_exported_into_another_folder(
-    run: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    assert line_of(capsys, export.main, run, run).endswith("give another one")
-    assert export.main([str(run), str(tmp_path / "another")]) == 0
-
-
 def test_an_evaluation_gets_what_to_evaluate(
     run: Path, config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
@@ -361,21 +352,6 @@ def test_an_evaluation_gets_what_to_evaluate(
     text = tmp_path / "text.txt"
     text.write_text("some text")
     assert evaluate.main([str(run), "--data", config.data[0], "--text", str(text)]) == 0
-
-
-def test_an_end_of_text_is_written_into_config_json(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    assert export.main([str(run), str(folder)]) == 0
-    for path in folder.iterdir():
-        if path.suffix == ".json" and path.name != "config.json":
-            path.unlink()
-    entries = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(entries | {"eos_token_id": None}))
-    with pytest.raises(ValueError, match=r"write the id of end-of-text into config\.json"):
-        load_pretrained(str(folder))
-    (folder / "config.json").write_text(json.dumps(entries | {"eos_token_id": 399}))
-    assert end_of_text(folder, 400) == 399
-    assert load_pretrained(str(folder)).eot == 399
 
 
 def test_corpora_of_one_name_are_renamed_to_be_compared(
@@ -429,8 +405,8 @@ def test_too_few_tokens_are_more_text_or_a_smaller_context(
         with pytest.raises(ShardError, match="run tokenize on more text") as error:
             train(too_few)
         if texts:
-            assert "give a smaller context" in str(error.value)
-            train(dataclasses.replace(too_few, out=f"{too_few.out}-small", context=8))
+            assert "give a smaller block_size" in str(error.value)
+            train(dataclasses.replace(too_few, out=f"{too_few.out}-small", block_size=8))
         shutil.rmtree(data.parent)
     data = write_tokens(tmp_path / "few", [[1] * 200])
     train(dataclasses.replace(config, data=(str(data),), max_steps=1))

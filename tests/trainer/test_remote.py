@@ -102,17 +102,6 @@ def test_another_server_is_named_by_the_environment(
         assert open_dataset(f"{uri}/tokens").digest == open_dataset(tokens).digest
 
 
-@pytest.mark.parametrize("variable", ["OWT_CACHE", "XDG_CACHE_HOME"])
-def test_the_cache_may_be_named_by_the_home_folder(
-    variable: str, uploaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("OWT_CACHE")
-    monkeypatch.setenv(variable, "~/my cache")
-    path = open_dataset(uploaded).tokenizer.path
-    assert path.is_relative_to(tmp_path / "my cache")
-
-
 def test_shards_are_copied_once_and_again_if_they_are_cut(uploaded: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as ranks:
         digests = list(ranks.map(lambda _: open_dataset(uploaded).digest, range(4)))
@@ -219,7 +208,7 @@ def test_a_run_trains_from_a_public_bucket_without_credentials(
     shape = [
         "--preset",
         "tiny",
-        "--context",
+        "--block_size",
         "32",
         "--batch_tokens",
         "256",

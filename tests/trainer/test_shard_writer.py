@@ -53,7 +53,7 @@ def test_a_model_trains_on_written_shards(tmp_path: Path, tokenizer_file: Path) 
         eot=399,
         tokenizer=tokenizer_file,
     )
-    config = small_config(tokens, tmp_path / "run", batch_tokens=256, max_steps=2, val_every=2)
+    config = small_config(tokens, tmp_path / "run", batch_tokens=256, max_steps=2, eval_every=2)
     train(config)
     copied = tmp_path / "run" / "checkpoints" / "step-00000002" / "tokenizer.json"
     assert copied.read_bytes() == tokenizer_file.read_bytes()

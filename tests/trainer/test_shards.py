@@ -75,10 +75,10 @@ def test_a_shard_of_another_length_is_named_without_being_read(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sha256": "0" * 64}, "manifest.json has no tokenizer of this kind, or not its file: {"),
-        ({"file": "ledger/tokens/other.json"}, "or not its file: {"),
+        ({"sha256": "0" * 64}, "manifest.json is damaged (ValueError("),
+        ({"file": "ledger/tokens/other.json"}, "manifest.json is damaged (ValueError("),
         ({"eot": None}, "manifest.json is damaged (TypeError("),
-        ({"eot": 400}, "has no tokenizer of this kind, or not its file: {"),
+        ({"eot": 400}, "manifest.json is damaged (ValueError('end-of-text 400"),
     ],
     ids=str,
 )

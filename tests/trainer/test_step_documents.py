@@ -30,11 +30,11 @@ def trained(out: Path, data: list[str], **settings: object) -> TrainConfig:
         data=tuple(data),
         out=str(out),
         preset="tiny",
-        width=16,
-        context=CONTEXT,
+        n_embd=16,
+        block_size=CONTEXT,
         batch_tokens=8 * CONTEXT,
         max_steps=3,
-        val_every=0,
+        eval_every=0,
         device="cpu",
         seed=3,
         long_min_tokens=40,
@@ -133,14 +133,14 @@ def test_shards_that_have_changed_since_are_refused(
 class LongOnes:
     """A sampler of one's own, which reads whole documents: a window is the end of a long one."""
 
-    def __init__(self, documents: Documents, context: int, eot: int, seed: int) -> None:
+    def __init__(self, documents: Documents, block_size: int, eot: int, seed: int) -> None:
         self.documents = documents
-        self.context = context
-        self.long = np.flatnonzero(documents.lengths > context)
+        self.block_size = block_size
+        self.long = np.flatnonzero(documents.lengths > block_size)
 
     def windows(self, first: int, count: int) -> np.ndarray:
         numbers = self.long[np.arange(first, first + count) % len(self.long)]
-        return np.stack([self.documents[int(k)][-self.context - 1 :] for k in numbers])
+        return np.stack([self.documents[int(k)][-self.block_size - 1 :] for k in numbers])
 
 
 def test_documents_of_a_sampler_that_reads_them_whole_are_named(

@@ -33,10 +33,10 @@ MICRO_BATCHES = 4
 def config(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(
         config,
-        batch_tokens=MICRO_BATCHES * config.context,
-        micro_batch=1,
+        batch_tokens=MICRO_BATCHES * config.block_size,
+        device_batch_size=1,
         save_every=0,
-        val_every=3,
+        eval_every=3,
         max_steps=6,
     )
 
@@ -123,7 +123,7 @@ def test_a_signal_within_a_step_saves_the_step_before(
     num_signals: int,
     complete_losses: list[float],
 ) -> None:
-    config = dataclasses.replace(config, val_every=0)
+    config = dataclasses.replace(config, eval_every=0)
     forward = Signalling(GPT.forward, call, num_signals)
     monkeypatch.setattr(GPT, "forward", forward)
     train(config)
@@ -131,15 +131,15 @@ def test_a_signal_within_a_step_saves_the_step_before(
     assert saved_steps(config) == [step] * bool(step)
     assert ("the same command continues here" in capsys.readouterr().out) == bool(step)
     monkeypatch.undo()
-    assert_continues(dataclasses.replace(config, val_every=3), complete_losses)
+    assert_continues(dataclasses.replace(config, eval_every=3), complete_losses)
 
 
 def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, complete_losses: list[float]
 ) -> None:
-    config = dataclasses.replace(config, val_every=1)
-    clip = Signalling(torch.nn.utils.clip_grad_norm_, 2)
-    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", clip)
+    config = dataclasses.replace(config, eval_every=1)
+    grad_clip = Signalling(torch.nn.utils.clip_grad_norm_, 2)
+    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", grad_clip)
     train(config)
     assert saved_steps(config) == [2]
     assert ["val_loss" in record for record in records_of(config.out)] == [True, False]
@@ -152,8 +152,8 @@ def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
 def test_a_signal_during_the_validation_ends_it_and_saves(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, complete_losses: list[float]
 ) -> None:
-    score = Signalling(trainer.validation.score_windows, 2)
-    monkeypatch.setattr("trainer.validation.score_windows", score)
+    score = Signalling(trainer.validation._stack, 2)
+    monkeypatch.setattr("trainer.validation._stack", score)
     train(config)
     assert score.num_calls == 2
     assert saved_steps(config) == [3]
@@ -166,8 +166,8 @@ def test_a_signal_during_the_validation_ends_it_and_saves(
 def test_a_signal_during_the_last_validation_leaves_a_finished_run(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    score = Signalling(trainer.validation.score_windows, 2)
-    monkeypatch.setattr("trainer.validation.score_windows", score)
+    score = Signalling(trainer.validation._stack, 2)
+    monkeypatch.setattr("trainer.validation._stack", score)
     config = dataclasses.replace(config, max_steps=2)
     train(config)
     assert saved_steps(config) == [2]
@@ -187,14 +187,14 @@ import os, signal, sys
 import trainer.validation
 from trainer.__main__ import main
 
-real = trainer.validation.score_windows
+real = trainer.validation._stack
 
 def score(*arguments):
     if os.environ["RANK"] == "0":
         os.kill(os.getpid(), signal.SIGTERM)
     return real(*arguments)
 
-trainer.validation.score_windows = score
+trainer.validation._stack = score
 sys.exit(main())
 """
 
@@ -206,7 +206,14 @@ def test_ranks_that_stop_in_a_validation_make_no_further_step(
     program = tmp_path / "signalled.py"
     program.write_text(_SIGNAL_IN_VALIDATION)
     settings = {"data": config.data[0], "out": config.out, "preset": "tiny", "device": "cpu"}
-    for name in ("width", "context", "batch_tokens", "micro_batch", "val_every", "max_steps"):
+    for name in (
+        "n_embd",
+        "block_size",
+        "batch_tokens",
+        "device_batch_size",
+        "eval_every",
+        "max_steps",
+    ):
         settings[name] = getattr(config, name)
     result = trainer.run(*flags_of(**settings), ranks=2, program=program)
     assert "at step 3, saved" in result.stdout, result.stdout + result.stderr
@@ -216,16 +223,16 @@ def test_ranks_that_stop_in_a_validation_make_no_further_step(
     assert list(validations(config)) == [3, 6]
 
 
-@pytest.mark.parametrize("name", ["validation_loss", "val_figures"])
+@pytest.mark.parametrize("name", ["loop.score_windows", "validation.ValidationSet.figures"])
 def test_a_kill_around_a_validation_loses_no_point_of_the_curve(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    config = dataclasses.replace(config, val_every=2, save_every=2)
+    config = dataclasses.replace(config, eval_every=2, save_every=2)
 
     def kill(*arguments: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(training, name, kill)
+    monkeypatch.setattr(f"trainer.{name}", kill)
     with pytest.raises(Killed):
         train(config)
     monkeypatch.undo()
@@ -241,8 +248,10 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([3.0, 1.0, 2.0, 4.0, 4.0, 4.0, 4.0])
-    monkeypatch.setattr(training, "validation_loss", lambda *arguments: next(losses))
-    config = dataclasses.replace(config, val_every=1, save_every=1, max_steps=7)
+    monkeypatch.setattr(
+        "trainer.validation.ValidationSet.figures", lambda *arguments: {"val_loss": next(losses)}
+    )
+    config = dataclasses.replace(config, eval_every=1, save_every=1, max_steps=7)
     train(config)
     assert saved_steps(config) == [2, 5, 6, 7]
     best = checkpoint.resolve(config.out, is_best=True)
@@ -257,7 +266,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(
 
 
 def test_no_best_checkpoint_is_an_error(config: TrainConfig) -> None:
-    train(dataclasses.replace(config, max_steps=1, val_every=0))
+    train(dataclasses.replace(config, max_steps=1, eval_every=0))
     with pytest.raises(checkpoint.CheckpointError, match="leave out --checkpoint best"):
         load_pretrained(config.out, is_best=True)
     with pytest.raises(SettingsError, match="give one of them"):
@@ -268,7 +277,7 @@ def test_no_best_checkpoint_is_an_error(config: TrainConfig) -> None:
     ("owner", "name", "call"),
     [
         (training, "open_corpora", 1),
-        (training, "count_bytes", 1),
+        (training, "validation_set", 1),
         (Packed, "windows", 2),
         (Saver, "_write_files", 1),
         (Saver, "save", 1),
@@ -297,7 +306,7 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_soon(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     # A run of ten steps reports it, and does not wait for the next checkpoint.
-    config = dataclasses.replace(config, save_every=15, val_every=0, max_steps=45)
+    config = dataclasses.replace(config, save_every=15, eval_every=0, max_steps=45)
     folders = []
 
     def write_files(saver: Saver, folder: Path, *arguments: Any) -> None:
@@ -322,7 +331,6 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_soon(
         "trainer.checkpoint._sync",
         "pathlib.Path.rename",
         "pathlib.Path.write_text",
-        "os.replace",
         "trainer.checkpoint._prune",
     ],
 )
@@ -334,15 +342,13 @@ def test_a_kill_while_a_checkpoint_gets_its_name_loses_no_other(
     step: int,
     complete_losses: list[float],
 ) -> None:
-    owners = {"trainer.checkpoint": checkpoint, "pathlib.Path": Path, "os": os}
+    owners = {"trainer.checkpoint": checkpoint, "pathlib.Path": Path}
     module, _, name = place.rpartition(".")
     owner = owners[module]
     real = getattr(owner, name)
 
     def kill(path: Path, *arguments: Any, **named: Any) -> Any:
         is_of_step = f"step-{step:08d}" in f"{path} {arguments}"
-        if name == "replace":
-            is_of_step = Path(path).read_text() == f"step-{step:08d}"
         if is_of_step:
             raise Killed
         return real(path, *arguments, **named)

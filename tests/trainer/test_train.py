@@ -17,6 +17,7 @@ import pytest
 
 from schemas import SettingsError
 from tests.trainer.conftest import Capture, records_of
+from trainer import checkpoint
 from trainer.__main__ import main
 from trainer.distributed import run_lock
 
@@ -24,13 +25,13 @@ from trainer.distributed import run_lock
 SMALL = (
     "--preset",
     "tiny",
-    "--width",
+    "--n_embd",
     32,
-    "--context",
+    "--block_size",
     32,
     "--batch_tokens",
     512,
-    "--micro_batch",
+    "--device_batch_size",
     4,
 )
 QUIET = ("--device", "cpu", "--no_compile")
@@ -123,10 +124,8 @@ def test_a_second_run_waits_for_the_folder_and_ctrl_c_saves(
 def assert_stopped_by(name: str, output: str, run: Path) -> None:
     """Assert that the last step is saved."""
     assert f"stopped by {name} at step" in output
-    newest = json.loads(
-        (run / "checkpoints" / (run / "newest").read_text() / "checkpoint.json").read_text()
-    )
-    assert newest["step"] == len(losses(run))
+    newest = checkpoint.resolve(run)
+    assert checkpoint.read_record(newest).step == len(losses(run))
 
 
 def assert_gloo_has_ended(run: Path) -> None:
@@ -156,7 +155,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(
         "constant",
         "--warmup_steps",
         5,
-        "--val_every",
+        "--eval_every",
         0,
         "--save_every",
         10,
@@ -212,7 +211,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
         *QUIET,
         "--save_every",
         5,
-        "--val_every",
+        "--eval_every",
         7,
         "--schedule",
         "constant",
@@ -248,7 +247,7 @@ def test_a_signal_saves_and_neither_it_nor_a_kill_alters_a_loss(
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 60, "--save_every", 7)
     arguments += (
-        "--val_every",
+        "--eval_every",
         10,
         "--dropout",
         0.1,

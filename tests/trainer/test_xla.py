@@ -49,7 +49,7 @@ def train(tmp_path: Path, text_tokens: Path) -> Train:
             device=device,
             max_steps=steps,
             **TINY,
-            micro_batch=2,
+            device_batch_size=2,
             warmup_steps=4,
             save_every=10,
         )
@@ -74,8 +74,8 @@ def train(tmp_path: Path, text_tokens: Path) -> Train:
 
 def test_twenty_steps_equal_those_of_the_cpu_and_compile_once(train: Train, tmp_path: Path) -> None:
     # A step has four micro-batches, in float32.
-    ours = train("xla", "xla", 20, "--dtype", "float32", "--val_every", 0, module="counting")
-    on_cpu = train("cpu", "cpu", 20, "--dtype", "float32", "--val_every", 0)
+    ours = train("xla", "xla", 20, "--dtype", "float32", "--eval_every", 0, module="counting")
+    on_cpu = train("cpu", "cpu", 20, "--dtype", "float32", "--eval_every", 0)
     assert [record["loss"] for record in ours] == pytest.approx(
         [record["loss"] for record in on_cpu], abs=1e-3
     )
@@ -93,7 +93,7 @@ def test_twenty_steps_equal_those_of_the_cpu_and_compile_once(train: Train, tmp_
 
 
 def test_either_device_continues_from_the_others_checkpoint(train: Train) -> None:
-    flags = ("--dtype", "float32", "--schedule", "constant", "--val_every", 10)
+    flags = ("--dtype", "float32", "--schedule", "constant", "--eval_every", 10)
     complete = train("cpu", "cpu", 20, *flags)
     for first, then in (("xla", "cpu"), ("cpu", "xla")):
         run = f"{first}-{then}"
@@ -107,8 +107,8 @@ def test_either_device_continues_from_the_others_checkpoint(train: Train) -> Non
 
 
 def test_bfloat16_learns_as_float32_does(train: Train) -> None:
-    ours = train("bf16", "xla", 20, "--val_every", 0)
-    on_cpu = train("cpu", "cpu", 20, "--dtype", "float32", "--val_every", 0)
+    ours = train("bf16", "xla", 20, "--eval_every", 0)
+    on_cpu = train("cpu", "cpu", 20, "--dtype", "float32", "--eval_every", 0)
     assert [record["loss"] for record in ours] == pytest.approx(
         [record["loss"] for record in on_cpu], abs=0.05
     )
@@ -118,7 +118,7 @@ def test_bfloat16_learns_as_float32_does(train: Train) -> None:
 def test_a_run_launched_by_torch_xla_is_the_same(train: Train) -> None:
     """One device: torch_xla 2.9 cannot add up over two of PJRT's CPU devices; test_xla_ranks.py
     has two processes."""
-    flags = ("--dtype", "float32", "--val_every", 5)
+    flags = ("--dtype", "float32", "--eval_every", 5)
     ours = train("launched", "xla_host", 10, *flags)
     on_cpu = train("one", "cpu", 10, *flags)
     assert [record["loss"] for record in ours] == pytest.approx(

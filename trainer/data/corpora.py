@@ -72,8 +72,8 @@ class Corpora:
 
         Raises ShardError if there are too few tokens, or no long document for `longbiased`.
         """
-        context = config.model_config(self.tokenizer.vocab_size).context
-        check_length(sum(self.tokens), context, f"{self.names}, split train")
+        block_size = config.model_config(self.tokenizer.vocab_size).block_size
+        check_length(sum(self.tokens), block_size, f"{self.names}, split train")
         used = [k for k, tokens in enumerate(self.tokens) if tokens]
         all_documents = [self.datasets[k].documents("train") for k in used]
         if config.sampler == "longbiased" and not any(
@@ -83,22 +83,22 @@ class Corpora:
                 f"{self.names}, split train: no document has {config.long_min_tokens} tokens; use "
                 f"packed"
             )
-        samplers = [self._sampler_of(documents, context, config) for documents in all_documents]
+        samplers = [self._sampler_of(documents, block_size, config) for documents in all_documents]
         return mix(samplers, [self.shares[k] for k in used])
 
-    def _sampler_of(self, documents: Documents, context: int, config: TrainConfig) -> Sampler:
+    def _sampler_of(self, documents: Documents, block_size: int, config: TrainConfig) -> Sampler:
         eot = self.tokenizer.eot
         # A dataset without a long document gives samples of all its documents.
         if config.sampler == "longbiased" and _has_long(documents, config.long_min_tokens):
             return longbiased(
                 documents,
-                context,
+                block_size,
                 eot,
                 config.seed,
                 long_min_tokens=config.long_min_tokens,
                 long_fraction=config.long_fraction,
             )
-        return Packed(documents, context, eot, config.seed)
+        return Packed(documents, block_size, eot, config.seed)
 
 
 def _has_long(documents: Documents, min_tokens: int) -> bool:
@@ -180,13 +180,13 @@ def _parse(entry: str) -> tuple[str, float | None]:
     return folder, weight
 
 
-def check_length(tokens: int, context: int, where: str) -> None:
-    """Raise ShardError unless `tokens`, end-of-text included, fill a window of `context`."""
-    if tokens > context:
+def check_length(tokens: int, block_size: int, where: str) -> None:
+    """Raise ShardError unless `tokens`, end-of-text included, fill a window of `block_size`."""
+    if tokens > block_size:
         return
     if not tokens:
         raise ShardError(f"{where}: there is no document; run tokenize on more text")
     raise ShardError(
-        f"{where}: {tokens:,} tokens, end-of-text included, are fewer than the {context + 1:,} of "
-        f"a window; give a smaller context, or run tokenize on more text"
+        f"{where}: {tokens:,} tokens, end-of-text included, are fewer than the {block_size + 1:,} "
+        f"of a window; give a smaller block_size, or run tokenize on more text"
     )

@@ -23,7 +23,7 @@ from schemas import SettingsError, option
 from schemas.quantities import pluralize
 from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import run_command
-from trainer.config import config_of
+from trainer.config import TrainConfig
 from trainer.data.corpora import Corpora, open_corpora
 from trainer.data.mapped_documents import Documents
 
@@ -77,7 +77,7 @@ def documents_of(run: str, step: int, max_steps: int = 0) -> Iterator[dict[str, 
     """
     path = resolve(run)
     record = read_record(path)
-    config = config_of(record.settings, str(path))
+    config = TrainConfig(**record.settings)
     last_step = max(config.max_steps, max_steps)
     if step > last_step:
         raise SettingsError(
@@ -93,7 +93,7 @@ def documents_of(run: str, step: int, max_steps: int = 0) -> Iterator[dict[str, 
     # End-of-text keeps its id, which is below all numbers.
     first_number = corpora.tokenizer.eot + 1
     url_ids = _number_documents(corpora, first_number)
-    batch = config.windows_per_batch(record.model["context"])
+    batch = config.windows_per_batch(record.model["block_size"])
     first_sample = (step - 1) * batch
     windows = corpora.sampler(config).windows(first_sample, batch)
     for sample, window in enumerate(windows, first_sample):

@@ -29,8 +29,8 @@ class Loader:
     """A rank's batches on its device. It keeps no state: a batch follows from its step.
 
     Global batch `step` is samples step·G … step·G+G−1, G being `batch`. Rank r of R takes the r-th
-    of R slices and splits it into `accumulation` micro-batches of at most `micro_batch`, both as
-    evenly as complete samples allow. So the batch is the same for any number of ranks and any
+    of R slices and splits it into `accumulation` micro-batches of at most `device_batch_size`, both
+    as evenly as complete samples allow. So the batch is the same for any number of ranks and any
     micro-batch, and need not be divisible. The loss of a micro-batch counts by its `weight`. All
     micro-batches have one shape, so that a model is compiled once: short ones are padded with
     samples whose targets are ignored.
@@ -40,7 +40,7 @@ class Loader:
         self,
         sampler: Sampler,
         batch: int,
-        micro_batch: int | None = None,
+        device_batch_size: int | None = None,
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str = "cpu",
@@ -54,13 +54,13 @@ class Loader:
         self.world_size = world_size
         self.device = torch.device(device)
         largest_slice = -(-batch // world_size)
-        self.accumulation = -(-largest_slice // (micro_batch or largest_slice))
-        self.micro_batch = -(-largest_slice // self.accumulation)
+        self.accumulation = -(-largest_slice // (device_batch_size or largest_slice))
+        self.device_batch_size = -(-largest_slice // self.accumulation)
         self._is_uneven = batch % (world_size * self.accumulation) != 0
         self._vocab_size = vocab_size
 
     def windows(self, step: int, micro_step: int) -> np.ndarray:
-        """Return the token ids (samples, context + 1) of one micro-batch of this rank."""
+        """Return the token ids (samples, block_size + 1) of one micro-batch of this rank."""
         begin, end = self._span(micro_step)
         return self.sampler.windows(step * self.samples + begin, max(1, end - begin))
 
@@ -82,7 +82,7 @@ class Loader:
         return begin, end
 
     def batch(self, step: int, micro_step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the inputs and targets of one micro-batch, each (samples, context) of int64."""
+        """Return the inputs and targets of one micro-batch, each (samples, block_size) of int64."""
         number = step * self.accumulation + micro_step
         return self._split(number, self._read(number))
 
@@ -113,8 +113,8 @@ class Loader:
                 f"a shard was damaged since it was written: it has the token id {largest_id}, of a "
                 f"vocabulary of {self._vocab_size}; `owt verify` names it"
             )
-        if len(windows) < self.micro_batch:
-            windows = windows[np.arange(self.micro_batch) % len(windows)]
+        if len(windows) < self.device_batch_size:
+            windows = windows[np.arange(self.device_batch_size) % len(windows)]
         # The same bits as signed integers: torch has few operations for unsigned ones.
         signed = np.int16 if windows.dtype == np.uint16 else np.int32
         tokens = torch.from_numpy(windows.view(signed))
@@ -132,7 +132,7 @@ class Loader:
             # Where all rows are padding, one keeps its targets: the loss, whose weight is 0, must
             # be a number.
             num_rows = max(1, end - begin)
-            row = torch.arange(self.micro_batch, device=self.device)[:, None]
+            row = torch.arange(self.device_batch_size, device=self.device)[:, None]
             targets = targets.where(row < num_rows, IGNORED)
         return inputs, targets
 

@@ -1,7 +1,7 @@
 """The tokens of training sample i: pure functions of (seed, i), the same on any number of ranks.
 
-A sampler is anything with a `context` and `windows(first, count)`. Its samples never end. It has
-no state to save and needs no seeking: sample 10**9 costs as much as sample 0.
+A sampler is anything with a `block_size` and `windows(first, count)`. Its samples never end. It has
+no state to save, and it does not read the samples before `first`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import numpy as np
 
 from trainer.data.mapped_documents import Documents
 
-# Windows are permuted in blocks of consecutive samples. The last two are remembered.
-_BLOCK_BITS = 10
-_BLOCK = 1 << _BLOCK_BITS
 # Binary digits of a mixture's share.
 _SHARE_BITS = 40
 # Another seed, so that the long documents do not come in the order they have among all.
 _LONG_SEED = 0x4C4F4E47
-# Ends the key of a permutation of windows, which would otherwise be that of the documents.
+# Ends the key of a permutation, which would otherwise be the same for documents and windows.
+_OF_DOCUMENTS = 0
 _OF_WINDOWS = 1
 _remember_two = functools.lru_cache(maxsize=2)
 
@@ -29,10 +27,10 @@ _remember_two = functools.lru_cache(maxsize=2)
 class Sampler(Protocol):
     """An endless sequence of training samples."""
 
-    context: int
+    block_size: int
 
     def windows(self, first: int, count: int) -> np.ndarray:
-        """Return samples first … first+count−1: token ids (count, context + 1).
+        """Return samples first … first+count−1: token ids (count, block_size + 1).
 
         In each row, `[:-1]` are the inputs and `[1:]` the targets.
         """
@@ -42,7 +40,7 @@ class Packed:
     """All documents in a permuted order, each after an end-of-text, cut into windows.
 
         stream   ⏎ c c c c ⏎ a a ⏎ b b b b b b ⏎ …       a new permutation every epoch, without end
-        window 0 ⏎ c c c c                                context 4: five tokens,
+        window 0 ⏎ c c c c                                block size 4: five tokens,
         window 1         c ⏎ a a ⏎                        the last of which is the next one's first
 
     Over an epoch every token of every document, and each end-of-text, is predicted exactly once:
@@ -56,13 +54,13 @@ class Packed:
     def __init__(
         self,
         documents: Documents,
-        context: int,
+        block_size: int,
         eot: int,
         seed: int,
         subset: np.ndarray | None = None,
     ) -> None:
         self.documents = documents
-        self.context = context
+        self.block_size = block_size
         self.eot = eot
         self.seed = seed
         self._subset = subset
@@ -71,51 +69,39 @@ class Packed:
             raise ValueError("there is no document to sample from")
         self.epoch_tokens = int(self._lengths.sum()) + len(self._lengths)
         self._epoch = _remember_two(self._permute_documents)
-        self._block = _remember_two(self._permute_block)
+        self._windows = _remember_two(self._permute_windows)
 
     def first_window(self, epoch: int) -> int:
         """Return the first window that starts in `epoch`.
 
         Samples first_window(e) … first_window(e+1)−1 are those of epoch e.
         """
-        return -(-epoch * self.epoch_tokens // self.context)
+        return -(-epoch * self.epoch_tokens // self.block_size)
 
     def windows(self, first: int, count: int) -> np.ndarray:
-        width = self.context + 1
+        width = self.block_size + 1
         out = np.full((count, width), self.eot, dtype=self.documents.dtype)
-        begin = self._windows_of(np.arange(first, first + count)) * self.context
+        begin = self._windows_of(np.arange(first, first + count)) * self.block_size
         self._copy(
             out.reshape(-1), begin=begin, length=np.full(count, width), at=np.arange(count) * width
         )
         return out
 
     def _windows_of(self, samples: np.ndarray) -> np.ndarray:
-        """Return the window of each sample; the samples are consecutive."""
-        if self.first_window(1) < _BLOCK:
-            return self._permute(samples)
-        first = int(samples[0])
-        last = int(samples[-1])
-        first_block = first >> _BLOCK_BITS
-        last_block = last >> _BLOCK_BITS
-        windows = np.concatenate([self._block(k) for k in range(first_block, last_block + 1)])
-        return windows[first - first_block * _BLOCK :][: len(samples)]
-
-    def _permute_block(self, block: int) -> np.ndarray:
-        """Return the window of each sample of a block."""
-        return self._permute(np.arange(block * _BLOCK, (block + 1) * _BLOCK))
-
-    def _permute(self, samples: np.ndarray) -> np.ndarray:
         """Return the window of each sample: a window of the sample's epoch."""
-        epochs = samples * self.context // self.epoch_tokens
+        epochs = samples * self.block_size // self.epoch_tokens
         windows = samples.copy()
         for epoch in np.unique(epochs).tolist():
             first = self.first_window(epoch)
-            num_windows = self.first_window(epoch + 1) - first
-            if num_windows > 1:
-                in_epoch = epochs == epoch
-                permutation = Permutation(num_windows, self.seed, epoch, _OF_WINDOWS)
-                windows[in_epoch] = first + permutation(samples[in_epoch] - first)
+            chosen = epochs == epoch
+            windows[chosen] = self._windows(epoch)[samples[chosen] - first]
+            windows[chosen] += first
         return windows
+
+    def _permute_windows(self, epoch: int) -> np.ndarray:
+        """Return the order of an epoch's windows, counted from its first."""
+        num_windows = self.first_window(epoch + 1) - self.first_window(epoch)
+        return permutation(num_windows, self.seed, epoch, _OF_WINDOWS)
 
     def _copy(self, out: np.ndarray, begin: np.ndarray, length: np.ndarray, at: np.ndarray) -> None:
         """Copy parts of the endless stream: part k to out[at[k]:at[k]+length[k]].
@@ -169,13 +155,9 @@ class Packed:
 
     def _permute_documents(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the documents in the epoch's order, and where in its stream each ends."""
-        num_documents = len(self._lengths)
-        order = Permutation(num_documents, self.seed, epoch)(np.arange(num_documents))
+        order = permutation(len(self._lengths), self.seed, epoch, _OF_DOCUMENTS)
         ends = np.cumsum(self._lengths[order] + 1)
-        documents = order if self._subset is None else self._subset[order]
-        # Half the memory where 32 bits suffice: two epochs are remembered.
-        dtype = np.int32 if len(self.documents) < 1 << 31 else np.int64
-        return documents.astype(dtype), ends
+        return order if self._subset is None else self._subset[order], ends
 
 
 class Mixture:
@@ -184,11 +166,11 @@ class Mixture:
     Of samples 0 … i−1, ⌊i · share⌋ are from the first. So sources are spread evenly, and the number
     of a source's samples in a batch is within one of its share. Both samplers are read in order, so
     no token is skipped. `share`, from 0 to 1, is rounded to a multiple of 2**-40. Both
-    samplers have the same context.
+    samplers have the same block size.
     """
 
     def __init__(self, first: Sampler, second: Sampler, share: float) -> None:
-        self.context = first.context
+        self.block_size = first.block_size
         self._first = first
         self._second = second
         self._share = round(share * (1 << _SHARE_BITS))
@@ -209,7 +191,7 @@ class Mixture:
         of_first = _read(self._first, before, count - num_second)
         of_second = _read(self._second, first - before, num_second)
         dtype = np.promote_types(of_first.dtype, of_second.dtype)
-        out = np.empty((count, self.context + 1), dtype)
+        out = np.empty((count, self.block_size + 1), dtype)
         out[~is_second] = of_first
         out[is_second] = of_second
         return out
@@ -232,7 +214,7 @@ def mix(samplers: Sequence[Sampler], weights: Sequence[float]) -> Sampler:
 
 def longbiased(
     documents: Documents,
-    context: int,
+    block_size: int,
     eot: int,
     seed: int,
     long_min_tokens: int = 512,
@@ -246,78 +228,15 @@ def longbiased(
     42 documents that it joined. Raises ValueError if no document is long.
     """
     is_long = documents.lengths >= long_min_tokens
-    from_long = Packed(documents, context, eot, seed ^ _LONG_SEED, np.flatnonzero(is_long))
-    from_all = Packed(documents, context, eot, seed)
+    from_long = Packed(documents, block_size, eot, seed ^ _LONG_SEED, np.flatnonzero(is_long))
+    from_all = Packed(documents, block_size, eot, seed)
     return Mixture(from_long, from_all, long_fraction)
 
 
-# Four are enough for a large domain (Luby and Rackoff); small ones need two more.
-_NUM_ROUNDS = 6
-_MAX_SIZE = 1 << 62
-_MASK32 = (1 << 32) - 1
-_MASK64 = (1 << 64) - 1
+def permutation(n: int, *key: int) -> np.ndarray:
+    """Return the numbers below n in the order that `key` determines, int32 if they fit.
 
-
-class Permutation:
-    """A pseudorandom permutation of the integers below `n`, chosen by `key`.
-
-    A Feistel network (Luby and Rackoff, 1988) over the smallest power of two of at least n,
-    restricted to n by cycle walking (Black and Rogaway, 2002): an image outside is permuted again
-    until it is inside. Levanter orders its data so. The round function is MurmurHash3's 32-bit
-    finaliser. n is from 1 to 2**62; equal keys give equal permutations.
+    NumPy never changes the numbers of a RandomState, so that a run resumes with any version.
     """
-
-    def __init__(self, n: int, *key: int) -> None:
-        if not 1 <= n <= _MAX_SIZE:
-            raise ValueError(f"a permutation needs 1 to 2**62 elements, not {n}")
-        self.n = n
-        # At least one bit in each half.
-        num_bits = max(2, (n - 1).bit_length())
-        self._low_bits = num_bits // 2
-        self._high_bits = num_bits - self._low_bits
-        state = 0
-        for part in key:
-            state = mix64(state ^ mix64(part & _MASK64))
-        self._keys = [np.uint32(mix64(state + k) & _MASK32) for k in range(_NUM_ROUNDS)]
-
-    def __call__(self, index: np.ndarray) -> np.ndarray:
-        """Return the images of `index` (any integers below n) as int64."""
-        image = self._encrypt(index.astype(np.uint64))
-        outside = np.flatnonzero(image >= self.n)
-        # On average under half of them stay outside each time, since the domain is under 2n. (It is
-        # 4 if n is 1 or 2.)
-        while outside.size:
-            image[outside] = self._encrypt(image[outside])
-            outside = outside[image[outside] >= self.n]
-        return image.astype(np.int64)
-
-    def _encrypt(self, value: np.ndarray) -> np.ndarray:
-        low_bits = self._low_bits
-        high_bits = self._high_bits
-        high = (value >> np.uint64(low_bits)).astype(np.uint32)
-        low = (value & np.uint64((1 << low_bits) - 1)).astype(np.uint32)
-        for key in self._keys:
-            mask = np.uint32((1 << high_bits) - 1)
-            # The halves swap, and with them their widths; an even number of rounds brings them
-            # back.
-            high, low = low, high ^ (_mix32(low ^ key) & mask)
-            high_bits, low_bits = low_bits, high_bits
-        return (high.astype(np.uint64) << np.uint64(low_bits)) | low
-
-
-def mix64(value: int) -> int:
-    """Return the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) of one integer."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK64
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return value ^ (value >> 31)
-
-
-def _mix32(value: np.ndarray) -> np.ndarray:
-    """Return MurmurHash3's finaliser; changes `value`."""
-    value ^= value >> np.uint32(16)
-    value *= np.uint32(0x85EBCA6B)
-    value ^= value >> np.uint32(13)
-    value *= np.uint32(0xC2B2AE35)
-    value ^= value >> np.uint32(16)
-    return value
+    order = np.random.RandomState(key).permutation(n)
+    return order.astype(np.int32) if n < 1 << 31 else order

@@ -89,7 +89,7 @@ def _check_ids(document: Iterable[int], name: str, vocab_size: int, eot: int) ->
         raise ValueError(
             f"{name} is not a sequence of token ids, which are whole numbers: encode its text first"
         )
-    is_outside = (ids < 0) | (ids >= vocab_size) if ids.size else np.zeros(0, bool)
+    is_outside = (ids < 0) | (ids >= vocab_size)
     if is_outside.any():
         raise ValueError(
             f"{name} has the token id {ids[is_outside][0]}, outside the vocabulary of "

@@ -26,8 +26,13 @@ import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
 from trainer.data.buckets import open_bucket, why_not
-from trainer.data.mapped_documents import Chunk, Documents
-from trainer.data.nanogpt import find_documents, is_bin_file, map_ids
+from trainer.data.mapped_documents import (
+    Chunk,
+    Documents,
+    find_documents,
+    is_bin_file,
+    map_ids,
+)
 
 _TOKENS = "tokens"
 # GPT-2's vocabulary.
@@ -66,6 +71,10 @@ class TokenizerInfo:
     sha256: str
     vocab_size: int  # ids are below it
     eot: int  # end-of-text
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eot < self.vocab_size:
+            raise ValueError(f"end-of-text {self.eot} is not below {self.vocab_size}")
 
     def same_as(self, other: TokenizerInfo) -> bool:
         """Return whether both give the same ids."""
@@ -360,7 +369,7 @@ def _read_manifest(run: _Run) -> _Manifest:
                 f"`owt run {shlex.quote(run.name)} --until tokenize`"
             )
         dataset = root["datasets"][_TOKENS]
-        files = _read_files(run, dataset["files"])
+        file_by_kind = _read_files(run, dataset["files"])
         properties = dataset["properties"]
         entry = properties["tokenizer"]
         tokenizer = TokenizerInfo(
@@ -370,17 +379,17 @@ def _read_manifest(run: _Run) -> _Manifest:
             vocab_size=entry["vocab_size"],
             eot=entry["eot"],
         )
-        tokenizer_files = [
+        (tokenizer_file,) = [
             file
-            for file in files["asset"]
+            for file in file_by_kind["asset"]
             if (file.path, file.sha256) == (entry["file"], entry["sha256"])
         ]
-        if not tokenizer_files or not 0 <= tokenizer.eot < tokenizer.vocab_size:
-            raise ShardError(
-                f"{path} has no tokenizer of this kind, or not its file: {entry}; copy it again"
-            )
-        ids_checked = properties.get("ids_checked") is True
-        return _Manifest(files["data"], tokenizer, tokenizer_files[0], ids_checked)
+        return _Manifest(
+            file_by_kind.get("data", []),
+            tokenizer,
+            tokenizer_file,
+            ids_checked=properties.get("ids_checked") is True,
+        )
     except (ShardError, FileNotFoundError):
         raise
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
@@ -393,8 +402,7 @@ def _read_files(run: _Run, entry: dict[str, Any]) -> dict[str, list[TokenFile]]:
     if hashlib.sha256(content).hexdigest() != entry["sha256"]:
         raise ShardError(f"{run.name}/{entry['path']} was changed or damaged; copy it again")
     columns = ["path", "kind", "bytes", "sha256"]
-    files: dict[str, list[TokenFile]] = {"data": [], "asset": []}
+    files: dict[str, list[TokenFile]] = {}
     for row in pq.read_table(io.BytesIO(content), columns=columns).to_pylist():
-        kind = row.pop("kind")
-        files.setdefault(kind, []).append(TokenFile(**row))
+        files.setdefault(row.pop("kind"), []).append(TokenFile(**row))
     return files

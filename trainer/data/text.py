@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Tokenizer:
-    """A `tokenizer.json`, or, where there is none, GPT-2's `vocab.json` and `merges.txt` beside it.
+    """A `tokenizer.json`.
 
     A text always has the same ids: dropout, truncation and padding, which the file may ask for, are
     off. Text that looks like a special token is encoded as ordinary text, and a lone surrogate as
@@ -22,12 +22,15 @@ class Tokenizer:
         try:
             import tokenizers
 
-            self.loaded: Any = _read_tokenizer(tokenizers, path)
+            self.loaded: Any = tokenizers.Tokenizer.from_file(str(path))
         except ImportError:
             raise ValueError("text needs the package tokenizers: pip install tokenizers") from None
         except Exception as error:
             raise ValueError(
-                f"{path} is not a tokenizer that the package tokenizers reads: {error}"
+                f"{path} is not a tokenizer that the package tokenizers reads ({error}): for a "
+                f"folder with vocab.json and merges.txt, transformers writes it by "
+                f"AutoTokenizer.from_pretrained({str(path.parent)!r}).save_pretrained("
+                f"{str(path.parent)!r})"
             ) from error
         self.loaded.no_truncation()
         self.loaded.no_padding()
@@ -36,9 +39,6 @@ class Tokenizer:
             self.loaded.model.dropout = None
         entries = json.loads(self.loaded.to_str())
         model = entries["model"]
-        self._unknown_id = model.get("unk_id")
-        if model.get("unk_token") is not None:
-            self._unknown_id = self.loaded.token_to_id(model["unk_token"])
         # Files write the same BPE with an option empty, null or left out.
         options = {key: value for key, value in model.items() if value not in (None, "", False)}
         added_tokens = {token["content"]: token["id"] for token in entries["added_tokens"]}
@@ -56,16 +56,10 @@ class Tokenizer:
         return self.loaded.decode(ids, skip_special_tokens=True)
 
     def count_bytes(self, ids: Sequence[int]) -> int:
-        """Return the UTF-8 bytes of the text that `ids` decode to; the unknown token has none."""
-        known_ids = [token for token in ids if token != self._unknown_id]
+        """Return the UTF-8 bytes of the text that `ids` decode to."""
         if self._is_byte_level:
-            return sum(map(self._num_bytes_of, known_ids))
-        if self.loaded.decoder is None:
-            # The package would write a space between any two tokens.
-            text = "".join(map(self.loaded.id_to_token, known_ids))
-        else:
-            text = self.decode(known_ids)
-        return len(text.encode("utf-8"))
+            return sum(map(self._num_bytes_of, ids))
+        return len(self.decode(ids).encode("utf-8"))
 
     def _num_bytes_of(self, token: int) -> int:
         """Return the bytes of a byte-level token, which may be a part of a character.
@@ -88,22 +82,3 @@ def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
         return False
     parts = decoder.get("decoders", [decoder])
     return any(part["type"] == "ByteLevel" for part in parts)
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Return whether `Tokenizer(folder / "tokenizer.json")` has files to read."""
-    if (folder / "tokenizer.json").is_file():
-        return True
-    return (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
-
-
-def _read_tokenizer(tokenizers: Any, path: Path) -> Any:
-    if path.is_file() or not has_tokenizer(path.parent):
-        return tokenizers.Tokenizer.from_file(str(path))
-    vocabulary = str(path.with_name("vocab.json"))
-    merges = str(path.with_name("merges.txt"))
-    loaded = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocabulary, merges))
-    loaded.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    loaded.decoder = tokenizers.decoders.ByteLevel()
-    loaded.add_special_tokens(["<|endoftext|>"])
-    return loaded

@@ -8,12 +8,11 @@ cannot be found; the run prints how many.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import functools
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ import xxhash
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.characters import apply_to_known
 from owt_pipeline.formats.files import find_files, known_format, texts_of_option
-from owt_pipeline.formats.records import open_decompressed, parse_json, read_records
+from owt_pipeline.formats.records import read_records
 from owt_pipeline.formats.words import words_of
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.storage.folder import folder_of
@@ -133,51 +132,21 @@ def _read_sets(sets: EvaluationSets, options: Options) -> tuple[np.ndarray, list
 def texts_of(uri: str) -> Iterator[list[str]]:
     """Yield the texts in one file of an evaluation set.
 
-    A text is the strings of a record of JSON, JSON Lines, Parquet or CSV, or a line of plain text.
-    The file may be compressed with gzip, bzip2, xz or zstd. Raises UserError for an unreadable
-    one.
+    A text is the strings of a record of JSON Lines or Parquet, or a line of any other file. The
+    file may be compressed with gzip, bzip2, xz or zstd. Raises UserError for an unreadable one.
     """
-    kind = known_format(uri) or "text"
-    if kind == "jsonl":
-        with open_decompressed(uri) as file:
-            data = file.read().removeprefix(codecs.BOM_UTF8)
-        try:
-            yield from _texts_in(parse_json(data))
-            return
-        except ValueError:
-            pass  # JSON Lines
-    records = read_records(uri, uri, kind, columns=None, split_text="lines")
-    for number, record in enumerate(records):
+    kind = known_format(uri)
+    if kind not in ("jsonl", "parquet"):
+        kind = "text"
+    for record in read_records(uri, uri, kind, columns=None, split_text="lines"):
         if record.fields is None:
             raise UserError(f"{record.where}: {record.problem}")
-        if kind == "csv" and not number and _n_grams(" ".join(record.fields)):
-            # The first row is a record, too: MMLU's files do not name their columns.
-            yield list(record.fields)
-        yield from _texts_in(record.fields)
-
-
-def _texts_in(value: Any) -> Iterator[list[str]]:
-    """Yield the strings of each record in a value of JSON, and each string in a list of its own.
-
-    The strings of a record are one text: question and answer follow each other in a document, too.
-    """
-    if isinstance(value, str):
-        yield [value]
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts_in(item)
-    elif isinstance(value, dict):
-        if strings := list(_strings_of_record(value)):
+        if strings := list(_strings_in(record.fields)):
             yield strings
-        for records in _records_below(value):
-            yield from _texts_in(records)
 
 
-def _strings_of_record(value: Any) -> Iterator[str]:
-    """Yield the strings of a record, also in its lists and records.
-
-    The strings in its lists of records are texts of their own.
-    """
+def _strings_in(value: Any) -> Iterator[str]:
+    """Yield the strings of a record, also in its lists and records."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, bytes):
@@ -186,28 +155,10 @@ def _strings_of_record(value: Any) -> Iterator[str]:
             yield value.decode()
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _strings_of_record(item)
-    elif isinstance(value, (list, tuple)) and not _is_of_records(value):
+            yield from _strings_in(item)
+    elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _strings_of_record(item)
-
-
-def _records_below(value: Any) -> Iterator[list[Any]]:
-    """Yield the lists of records in a record, at any depth."""
-    if isinstance(value, list) and _is_of_records(value):
-        yield value
-        return
-    items: Iterable[Any] = ()
-    if isinstance(value, dict):
-        items = value.values()
-    elif isinstance(value, list):
-        items = value
-    for item in items:
-        yield from _records_below(item)
-
-
-def _is_of_records(values: Sequence[Any]) -> bool:
-    return any(isinstance(value, dict) for value in values)
+            yield from _strings_in(item)
 
 
 def _n_grams_of_record(strings: Sequence[str], n: int = N) -> list[str]:

@@ -54,8 +54,8 @@ class _Rules:
     )
     decontaminate: tuple[str, ...] = option(
         (),
-        "reject documents that share 13 consecutive words with one of these evaluation sets (JSON, "
-        "Parquet or plain text)",
+        "reject documents that share 13 consecutive words with one of these evaluation sets (JSON "
+        "Lines, Parquet or plain text)",
         metavar="FILE",
         is_path=True,
         shapes_bytes=False,  # the key includes their content

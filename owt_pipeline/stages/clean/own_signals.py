@@ -1,5 +1,5 @@
 """Signals of the user's own: functions from a text to a number, with an optional threshold
-(docs/how-to/new-filter.md).
+(docs/how-to/new-filter.md). A package can add functions by entry points.
 
 A function is called in each worker process with the repaired text of a document that nothing else
 rejects. If it raises an error or returns anything but a finite number, the document is rejected. It
@@ -14,17 +14,17 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from owt_pipeline.engine.own_code import load_own, try_own
 from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.formats.own_code import load_own, try_own
 from schemas import Reason
 
 _SIGNAL = re.compile(
-    r"\s*([\w.]+:\w+)\s*(?:(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*)?"
+    r"\s*([\w.]+(?::\w+)?)\s*(?:(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*)?"
 )
 
 
 class OwnSignal(NamedTuple):
-    """`module:function`, and the numbers of a document to keep, both limits included."""
+    """The name of a function, and the numbers of a document to keep, both limits included."""
 
     name: str
     minimum: float = -math.inf

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from owt_pipeline.engine.own_code import describe_own
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, rows_of_input
 from owt_pipeline.errors import UsageError
+from owt_pipeline.formats.own_code import describe_own
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.clean.contamination import (
@@ -85,7 +85,7 @@ def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrit
     """Write a shard of `clean/` from the same shard of `documents/`."""
     from owt_pipeline.stages.clean.documents import clean_batch
 
-    sets = evaluation_sets(run.options.decontaminate)
+    sets = tuple((uri, digest) for uri, digest in run.properties["evaluation_sets"])
     clean = partial(clean_batch, options=run.options, sets=sets)
     run.map_batches(shard, writer, clean, rows=64)
 
@@ -100,7 +100,7 @@ class Clean(Stage):
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 17
+    version = 18
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt run run --until clean --languages en --min_tokens 128"
@@ -133,9 +133,13 @@ class Clean(Stage):
         return described
 
     def set_up(self, run: StageRun) -> Summary:
-        """Report how many texts of each evaluation set are too short to be found."""
+        """Return the evaluation sets, and report how many of their texts are too short.
+
+        They are listed once here, and not by each worker.
+        """
         options: Options = run.options
-        for size in sizes_of(evaluation_sets(options.decontaminate), options):
+        sets = evaluation_sets(options.decontaminate)
+        for size in sizes_of(sets, options):
             if size.num_short:
                 logger.warning(
                     "clean: %s of the %s texts in %s have fewer than %s words, so documents that "
@@ -145,7 +149,7 @@ class Clean(Stage):
                     size.uri,
                     N,
                 )
-        return Summary()
+        return Summary(properties={"evaluation_sets": sets})
 
     def preload(self, options: Options) -> Sequence[str]:
         """Return the functions that load the language model and GPT-2's vocabulary."""

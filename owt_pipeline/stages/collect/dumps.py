@@ -47,6 +47,7 @@ class Dump(SourceKind):
                     advice = f"convert it (iconv -f {encoding} -t UTF-8 {source.name})"
                     raise UserError(f"{source.uri}, line 1: {encoding}; expected UTF-8: {advice}")
                 data = pa.array([block.data], pa.large_binary())
+                tally.bytes_read = file.tell()
                 yield pa.record_batch([data, [block.first_line]], schema=BLOCKS)
             for line in reader.overlong:
                 yield problem_row(line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes")

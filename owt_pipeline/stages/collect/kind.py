@@ -35,12 +35,14 @@ class Source:
       uri: path or URI; name of the subreddit.
       name: its name in the ledger. It is the file's name without its folder, or `r/SUBREDDIT`. A
         table of links is named with the folders below the one that all tables have in common.
+      num_bytes: its size; 0 if it is not a file.
     """
 
     number: int
     kind: str
     uri: str
     name: str
+    num_bytes: int = 0
 
 
 class SourceKind(abc.ABC):
@@ -139,6 +141,7 @@ class Tally:
       overlong: number of the first line that is too long to be a record; 0 if there is none.
       last_line: number of the last line that was read.
       times: counts of the times in a table of links.
+      bytes_read: how much of the file has been read, as far as its kind counts it.
     """
 
     kind: SourceKind
@@ -154,6 +157,7 @@ class Tally:
     overlong: int = 0
     last_line: int = 0
     times: UnreadDates = field(default_factory=UnreadDates)
+    bytes_read: int = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Count rows of schema ROWS."""

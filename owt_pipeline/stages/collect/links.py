@@ -9,7 +9,6 @@ becomes           a submission without an id, with a reason if it has no URL or 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timezone
 from decimal import Decimal
@@ -37,20 +36,7 @@ from schemas import Reason
 
 _URL = ("posted_url", "url")
 _TIME = ("created_utc", "time", "timestamp")
-_LIKELY_URL_NAMES = (
-    "link",
-    "href",
-    "uri",
-    "address",
-    "web_address",
-    "page",
-    "location",
-    "permalink",
-)
-"""Names that other programs give to a column of URLs, the likeliest first."""
-
-# A column whose name has one of these words may have URLs too.
-_URL_WORD = re.compile("url|link|href|uri")
+_RENAME = "check what the file is, or rename the column that has the URLs to url"
 
 _SOURCE = ("link_sources", "source")
 _COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
@@ -120,22 +106,8 @@ class LinkTable(SourceKind):
     def find_problem(self, tally: Tally) -> str | None:
         if tally.lines == 0 or tally.without_url < tally.lines:
             return None
-        advice = _advice_for_fields(tally.first_without_url)
-        return (
-            f"none of {tally.lines:,} lines has a URL; expected a field url{advice}: check what "
-            "the file is"
-        )
-
-
-def _advice_for_fields(note: str) -> str:
-    """Return which field of the first row to rename, from the note of its reject.
-
-    The result is "" if the note has no names of fields.
-    """
-    _, has_other_fields, fields = note.partition("but ")
-    if not has_other_fields or fields == "none":
-        return ""
-    return f", but the first has {fields} ({advise_to_rename(fields.split(', '))})"
+        first = f" ({tally.first_without_url})" if tally.first_without_url else ""
+        return f"none of {tally.lines:,} lines has a URL{first}; {_RENAME}"
 
 
 def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[_Row]:
@@ -143,7 +115,7 @@ def _rows_until_damage(uri: str, name: str, tally: Tally, allow_damaged: bool) -
         yield from link_rows(uri, name, tally.times)
     except UserError as error:
         if isinstance(error, MissingColumn) and not allow_damaged:
-            raise UserError(f"{error}: {advise_to_rename(error.names)}") from error
+            raise UserError(f"{error}; {_RENAME}") from error
         if not allow_damaged:
             raise UserError(f"{error}{OR_DAMAGED}") from error
         tally.broken = str(error).removeprefix(uri).strip(" ,:")
@@ -179,19 +151,6 @@ def _format_of(path: str) -> str:
     if kind == "table":
         return "csv"
     return "parquet" if kind == "parquet" else known_format(path) or "text"
-
-
-def advise_to_rename(names: Iterable[str]) -> str:
-    """Return which column to rename, as advice for a table without a column `url`."""
-    names = list(names)
-    by_lower_name = {name.strip().lower(): name for name in names}
-    for likely_name in _LIKELY_URL_NAMES:
-        if likely_name in by_lower_name:
-            return f"rename its column {by_lower_name[likely_name]} to url"
-    for name in names:
-        if _URL_WORD.search(name.lower()):
-            return f"rename its column {name} to url"
-    return "rename the column that has the URLs to url"
 
 
 def _bad_line(line: int, note: str | None) -> _Row:

@@ -51,7 +51,8 @@ def _sources_by_generation(run: StageRun) -> list[tuple[int, Source]]:
     for number, generation in enumerate(run.root.generations):
         for given in generation.links:
             uri = given.get("stored") or given["uri"]
-            source = Source(len(sources), given["kind"], uri, given["name"])
+            num_bytes = given.get("bytes", 0)
+            source = Source(len(sources), given["kind"], uri, given["name"], num_bytes)
             sources.append((number, source))
     return sources
 
@@ -62,6 +63,14 @@ def sources_to_read(run: StageRun) -> list[tuple[int, Source]]:
         generation.first < run.plan.num_settled for generation in run.root.generations
     )
     return [pair for pair in _sources_by_generation(run) if pair[0] >= num_settled]
+
+
+def bytes_by_part(run: StageRun) -> dict[int, int]:
+    """Return how many bytes each part of the first step reads; published shards count nothing."""
+    sizes = {number: source.num_bytes for number, (_, source) in enumerate(sources_to_read(run))}
+    if not any(sizes.values()):
+        return {}
+    return {**sizes, **{len(sizes) + shard: 0 for shard in range(run.plan.num_settled)}}
 
 
 def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -82,9 +91,14 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
     rules = rules_of(run.options)
     batches = read_source(source, uri, tally, run.options.allow_damaged)
     to_rows = partial(rows_of_batch, source=source, rules=rules)
+    num_reported = 0
     for _, rows in map_batches(to_rows, batches, run.runtime.workers):
         tally.add(rows)
         _send(run, generation, rows, writer)
+        progress.advance(tally.bytes_read - num_reported)
+        num_reported = tally.bytes_read
+    # Tables of links are small, so their bytes are not counted while they are read.
+    progress.advance(source.num_bytes - num_reported)
     tally.finish()
     if tally.problem is not None and not run.options.allow_damaged:
         raise UserError(f"{source.uri}: {tally.problem}{OR_DAMAGED}")
@@ -111,7 +125,6 @@ def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) 
         if generation.first >= run.plan.num_settled:
             shards = generation.first + (home % np.uint64(generation.shards)).astype(np.int64)
             writer.send(shards, rows)
-    progress.advance(rows.num_rows)
 
 
 def _send_known(run: StageRun, shard: int, writer: ShardWriter) -> None:

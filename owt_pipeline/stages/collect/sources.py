@@ -5,6 +5,7 @@ Dumps are read in blocks of lines, tables and WARC files in batches of URLs.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from owt_pipeline.additions import SOURCES, added_kinds, package_of
 from owt_pipeline.formats.files import find_files, start_of
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.stages.collect.dumps import BLOCKS, Dump
@@ -28,19 +30,27 @@ if TYPE_CHECKING:
     from owt_pipeline.stages.collect.options import Options
 
 KINDS: tuple[SourceKind, ...] = (Dump(), LinkTable(), Warc(), Subreddit())
-"""The kinds, in the order in which a generation lists its sources.
+"""The built-in kinds, in the order in which a generation lists its sources."""
 
-A kind that a package adds comes before the own kind of its option."""
+
+@functools.cache
+def kinds() -> tuple[SourceKind, ...]:
+    """Return all kinds: a kind that a package adds comes before the built-in kind of its option."""
+    ordered: list[SourceKind] = []
+    for built_in in KINDS:
+        ordered += [kind for kind in added_kinds(SOURCES) if kind.option == built_in.option]
+        ordered.append(built_in)
+    return tuple(ordered)
 
 
 def kind_named(name: str) -> SourceKind:
     """Return the kind with a name of the ledger."""
-    return next(kind for kind in KINDS if kind.name == name)
+    return next(kind for kind in kinds() if kind.name == name)
 
 
 def flags_by_kind() -> dict[str, str]:
     """Return the flag that names sources of each kind."""
-    return {kind.name: f"--{kind.option}" for kind in KINDS}
+    return {kind.name: f"--{kind.option}" for kind in kinds()}
 
 
 def list_sources(options: Options, recorded: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -49,10 +59,10 @@ def list_sources(options: Options, recorded: Sequence[Mapping[str, Any]]) -> lis
     A file that is `recorded` keeps its name, and may be missing.
     """
     uris_by_kind: dict[str, list[str]] = {}
-    for option in dict.fromkeys(kind.option for kind in KINDS):
+    for option in dict.fromkeys(kind.option for kind in kinds()):
         uris_by_kind |= _uris_by_kind(option, options, recorded)
     sources: list[dict[str, Any]] = []
-    for kind in KINDS:
+    for kind in kinds():
         recorded_by_uri = {
             source["uri"]: source for source in recorded if source["kind"] == kind.name
         }
@@ -64,7 +74,8 @@ def list_sources(options: Options, recorded: Sequence[Mapping[str, Any]]) -> lis
                 continue
             earlier_source = find_recorded(recorded_by_uri.values(), uri, name)
             description = kind.describe(uri, name, earlier_source)
-            sources.append({"kind": kind.name, **description})
+            package = package_of(SOURCES, kind)
+            sources.append({"kind": kind.name, **package, **description})
     return sources
 
 
@@ -72,18 +83,17 @@ def _uris_by_kind(
     option: str, options: Options, recorded: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[str]]:
     """Return the sources of each kind that an option names, as paths, URIs or names."""
-    kinds = [kind for kind in KINDS if kind.option == option]
-    *added_kinds, own_kind = kinds
+    *added, own_kind = [kind for kind in kinds() if kind.option == option]
     patterns = getattr(options, option)
     if own_kind.is_stored or own_kind.accepted is None:
         return {own_kind.name: list(patterns)}
-    names_of_kinds = {kind.name for kind in kinds}
+    names_of_kinds = {kind.name for kind in (*added, own_kind)}
     kind_by_uri = {
         source["uri"]: source["kind"] for source in recorded if source["kind"] in names_of_kinds
     }
 
     def added_kind_of(name: str, start: bytes) -> SourceKind | None:
-        return next((kind for kind in added_kinds if kind.matches(name, start)), None)
+        return next((kind for kind in added if kind.matches(name, start)), None)
 
     def is_added(name: str, start: bytes) -> bool:
         is_added_below = own_kind.accepted is not None and own_kind.accepted.is_added(name, start)
@@ -95,7 +105,7 @@ def _uris_by_kind(
     for uri in find_files(patterns, accepted, known=kind_by_uri, checks_kinds=checks_kinds):
         name = kind_by_uri.get(uri)
         if name is None:
-            kind = added_kind_of(uri.rpartition("/")[2], start_of(uri)) if added_kinds else None
+            kind = added_kind_of(uri.rpartition("/")[2], start_of(uri)) if added else None
             name = (kind or own_kind).name
         uris_by_kind.setdefault(name, []).append(uri)
     return uris_by_kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from owt_pipeline.stages.collect.rules import describe_blocklists
 from owt_pipeline.stages.collect.shards import (
     READ_KIND,
     SOURCES_STEP,
+    bytes_by_part,
     merge_shard,
     read_part,
     sources_to_read,
@@ -53,18 +54,23 @@ class Collect(Stage):
     options = Options
     version = 11
     libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
-    flags = flags_by_kind()
     steps = (
         Step(
             read_part,
             SOURCES_STEP,
             keys=lambda run: range(len(sources_to_read(run)) + run.plan.num_settled),
-            rows=lambda run: {},  # not known before they are read
+            rows=bytes_by_part,
+            unit="bytes",
             max_concurrent=_max_concurrent_sources,
         ),
         Step(merge_shard),
     )
     example = "owt run run --until collect --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Return the flag that names sources of each kind, also of the kinds of packages."""
+        return flags_by_kind()
 
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return what identifies each source; raise UserError if a new run has none."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from owt_pipeline.formats.archives import ArchiveKind, archive_kind_of, archives_of_option
+from owt_pipeline.formats.archives import (
+    ArchiveKind,
+    archive_kind_of,
+    archives_of_option,
+    package_of_archive,
+)
 from owt_pipeline.formats.captures import Broken
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally, in_batches
@@ -24,6 +29,9 @@ class Warc(SourceKind):
     bytes_per_shard = 500 << 20
     link_source = "warc"
     has_lines = False
+
+    def describe(self, uri: str, name: str, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {**super().describe(uri, name, recorded), **package_of_archive(uri)}
 
     def read(
         self, source: Source, uri: str, tally: Tally, allow_damaged: bool
@@ -49,5 +57,6 @@ def _rows(kind: ArchiveKind, file: Any, tally: Tally) -> Iterator[dict[str, Any]
         # Status 0 means that the bytes are not an HTTP response.
         elif capture.status not in (0, *REDIRECTS) and is_html(capture.content_type or ""):
             line += 1
+            tally.bytes_read = file.tell()
             url = " ".join(capture.url.split())
             yield {"line": line, "url": as_text(url)}

@@ -12,7 +12,8 @@
 5. The charset that chardet detects among the charsets of the standard, if it is confident enough.
    Otherwise windows-1252, the browsers' default.
 
-Legacy charsets are decoded by the tables of the standard (legacy_charsets.py).
+Legacy charsets are decoded by Python's codecs. A character that Python's table lacks, such as some
+of vendors in Big5, is U+FFFD.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ import codecs
 import re
 
 import webencodings
-
-from owt_pipeline.stages.extract.legacy_charsets import decode_legacy
 
 # If a larger share of the bytes beyond ASCII is undecodable, the page is in another charset than
 # the declared one.
@@ -45,7 +44,6 @@ _ATTRIBUTE = re.compile(
 )
 _CONTENT_TYPE = re.compile(rb"\s*[a-z]+/[a-z+.-]+\s*;", re.IGNORECASE)
 _LABEL_OF_TYPE = re.compile(rb"""charset\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""", re.IGNORECASE)
-_CONTROL = re.compile("[\x80-\x9f]")
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _NOT_ASCII_BYTE = re.compile(rb"[^\x00-\x7f]")
@@ -58,6 +56,10 @@ _BEGINS_UTF16 = re.compile(rb"(?:\s\x00)*<\x00[!?a-zA-Z]\x00|(?:\x00\s)*\x00<\x0
 # the same place in each.
 _MIN_ZERO_SHARE = 0.05
 _UTF16_SAMPLE_BYTES = 1 << 16
+
+# The standard decodes gbk by its superset. The euc_jp of Python lacks the numbers in circles that
+# Windows writes, and reads the pairs after them one byte off.
+_SUPERSETS = {"gbk": "gb18030", "euc_jp": "euc_jis_2004"}
 
 # For detection only: other charsets of the standard can be declared, too (`lookup`).
 _DETECTED = tuple(
@@ -85,7 +87,7 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
         return body.decode(utf16, "replace"), utf16
     if body.isascii():
         if _JIS.search(body):
-            return decode_legacy(body, "iso2022_jp"), "iso2022_jp"
+            return body.decode("iso2022_jp", "replace"), "iso2022_jp"
         return body.decode(), "utf-8"
     text = body.decode("utf-8", "replace")
     # A page may have had U+FFFD before.
@@ -96,11 +98,11 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
     # At least one is allowed, since a page may be cut off within a character.
     max_undefined = max(1, _MAX_DAMAGED_SHARE * num_bytes)
     for name in _declared(body, declared):
-        text = decode_legacy(body, name)
-        if _num_undefined(text, name) <= max_undefined:
+        text = body.decode(name, "replace")
+        if text.count("\ufffd") <= max_undefined:
             return text, name
     name = _detect(body) or "cp1252"
-    return decode_legacy(body, name), name
+    return body.decode(name, "replace"), name
 
 
 def _utf16_of(body: bytes, declared: str | None) -> str | None:
@@ -125,17 +127,6 @@ def _utf16_of(body: bytes, declared: str | None) -> str | None:
     return "utf-16-be" if num_at_even > num_at_odd else "utf-16-le"
 
 
-def _num_undefined(text: str, codec: str) -> int:
-    """Return how many bytes, or pairs of bytes, of a decoded page are undefined in its charset.
-
-    The standard decodes the undefined bytes of windows-1252 and its like as control characters.
-    """
-    count = text.count("\ufffd")
-    if codec.startswith(("cp125", "cp874")):
-        count += len(_CONTROL.findall(text))
-    return count
-
-
 def lookup(label: str | None) -> str | None:
     """Return Python's name of the charset that a label has in the Encoding Standard.
 
@@ -146,11 +137,8 @@ def lookup(label: str | None) -> str | None:
     encoding = webencodings.lookup(label)
     if encoding is None or encoding.name in ("replacement", "x-user-defined"):
         return None
-    if encoding.name == "gbk":
-        # The standard decodes its superset.
-        return "gb18030"
     name: str = encoding.codec_info.name
-    return name
+    return _SUPERSETS.get(name, name)
 
 
 def _declared(body: bytes, header: str | None) -> list[str]:
@@ -202,6 +190,7 @@ def _detect(body: bytes) -> str | None:
     if guesses[0]["confidence"] < _MIN_TIMES_AS_SURE * confidence_of_default:
         return None
     name = codecs.lookup(guesses[0]["encoding"]).name
+    name = _SUPERSETS.get(name, name)
     letters = set()
     for letter in sample.decode(name, "replace"):
         if letter.isalpha() and not letter.isascii():

@@ -1,6 +1,7 @@
 """The interface of an extractor: a function from a decoded page to its main text and metadata.
 
-`--extractor` takes the name of a built-in extractor, or `module:factory` for your own.
+`--extractor` takes the name of a built-in extractor, `module:factory` for your own, or a name that
+an installed package adds for its factory.
 `factory(settings)` is called once in each worker process and returns a function `extract(page) ->
 Extracted | None`; None means that the page has no main text. It may raise (the page is rejected as
 `extract_crash`), run forever (`extract_timeout`) or run out of memory (`extract_memory`). It must
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine.own_code import describe_own, load_own, try_own
+from owt_pipeline.additions import EXTRACTORS, additions_to
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.own_code import describe_own, load_own, try_own
 from owt_pipeline.stages.extract.built_in import BUILT_IN, TextFunction
 from owt_pipeline.stages.extract.built_in import Settings as Settings
 from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
@@ -167,9 +169,9 @@ def sources(name: str) -> list[dict[str, Any]]:
 
 
 def _own(name: str) -> str:
-    if ":" not in name:
+    if ":" not in name and name not in additions_to(EXTRACTORS):
+        names = ", ".join([*BUILT_IN, *additions_to(EXTRACTORS)])
         raise UserError(
-            f"extractor: {name!r} is not one of {', '.join(BUILT_IN)}, and not a `module:factory` "
-            "of your own"
+            f"extractor: {name!r} is not one of {names}, and not a `module:factory` of your own"
         )
     return name

@@ -13,10 +13,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from owt_pipeline.engine.sources import key_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.archives import archives_of_option
+from owt_pipeline.formats.archives import archives_of_option, package_of_archive
 from owt_pipeline.formats.files import find_files
 from owt_pipeline.stages.fetch.page_sources import GATHERED, PAGE_SOURCES, words_of_sources
 from owt_pipeline.storage.folder import describe_source, find_recorded, is_gone
@@ -137,13 +137,13 @@ class Options:
     )
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
-        "index in which the source `wayback` looks up a URL: the Wayback Machine's, or one of "
-        "pywb (.../COLLECTION/cdx)",
+        "index in which the source `wayback` looks up a URL: the Wayback Machine's or a "
+        "copy with its interface",
         metavar="URL",
     )
     wayback_pages: str = option(
         "https://web.archive.org/web",
-        "root of the captures of `wayback`: the Wayback Machine's, or a collection of pywb",
+        "root of the captures of `wayback`",
         metavar="URL",
     )
     wayback_delay: float = not_in_key(
@@ -246,7 +246,9 @@ def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
             files.append(recorded_by_uri[uri])
             continue
         source = find_recorded(recorded, uri, uri.rpartition("/")[2])
-        files.append({"kind": PAGES, **describe_source(uri, source), "uri": uri})
+        files.append(
+            {"kind": PAGES, **describe_source(uri, source), **package_of_archive(uri), "uri": uri}
+        )
     return sorted(files, key=itemgetter("name"))
 
 

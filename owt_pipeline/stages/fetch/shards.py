@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.keys import digest_of
-from owt_pipeline.engine.sources import key_sources
 from owt_pipeline.engine.stage import Summary
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter

@@ -20,10 +20,9 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
-from owt_pipeline.engine.sources import PAGES_FLAG
+from owt_pipeline.engine.generations import PAGES_FLAG
 from owt_pipeline.engine.stage import (
     SHARDS,
     Recorded,
@@ -201,7 +200,6 @@ class Fetch(Stage):
     version = 12
     libraries = ("fastwarc", "isal")
     history = "rounds"
-    flags = MappingProxyType({PAGES: PAGES_FLAG})
     steps = (
         Step(_index_archives, "index", keys=_index_parts),
         Step(_write_captures, "captures", keys=_ranges_of_shards),
@@ -240,6 +238,11 @@ class Fetch(Stage):
         of_generation = dataclasses.replace(options, pages_from=uris, sources=sources)
         _check_user_agent(of_generation)
         return of_generation
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Return the flag that names archive files."""
+        return {PAGES: PAGES_FLAG}
 
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return the archive files that `--pages_from` names."""

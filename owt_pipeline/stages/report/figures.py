@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from owt_pipeline.engine.sources import key_sources
+from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.formats.provenance import Provenance
 from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader

@@ -26,11 +26,3 @@ class Options:
         minimum=0.0,
         maximum=1.0,
     )
-    max_changed_share: float = option(
-        0.05,
-        "stop if the tokenizer changes a larger share of the documents, because it cannot encode "
-        "all of their text",
-        minimum=0.0,
-        maximum=1.0,
-        shapes_bytes=False,
-    )

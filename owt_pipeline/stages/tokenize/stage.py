@@ -18,7 +18,7 @@ from owt_pipeline.engine.stage import (
 )
 from owt_pipeline.formats.encoding import load, tokenizer_file
 from owt_pipeline.stages.tokenize.options import Options
-from owt_pipeline.stages.tokenize.tokens import check_changed, schemas_of_splits, tokenize_shard
+from owt_pipeline.stages.tokenize.tokens import schemas_of_splits, tokenize_shard
 from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
@@ -42,7 +42,12 @@ class Tokenize(Stage):
     example = "owt run runs/2013 --until tokenize --val_fraction 0.005"
 
     def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """Return what identifies the tokenizer's file; nothing for gpt2, which is built in."""
+        """Return what identifies the tokenizer's file; nothing for gpt2, which is built in.
+
+        Checks the tokenizer too, so that an unfit one is found before the stages that come first.
+        """
+        encoding = load(options.tokenizer, options.eot_token)
+        encoding.check_keeps_text()
         if options.tokenizer == "gpt2":
             return []
         content = tokenizer_file(options.tokenizer)
@@ -75,8 +80,7 @@ class Tokenize(Stage):
         return Summary(properties=properties, contents={file: content})
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
-        """Check how many documents the tokenizer changes, and warn of an empty `val`."""
-        check_changed(run, records)
+        """Warn of an empty `val`."""
         num_held_out = sum(record.stats.get("documents_val", 0) for record in records)
         # An empty corpus has an empty `val` at any share, and needs no warning.
         if run.options.val_fraction and not num_held_out and run.inputs["corpus"].rows():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -11,17 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine.stage import StageRun
-from owt_pipeline.errors import LedgerError, UserError
-from owt_pipeline.formats.encoding import RESPACED, Encoding, load
+from owt_pipeline.errors import LedgerError
+from owt_pipeline.formats.encoding import Encoding, load
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
 from schemas import DATASETS, Reason
 from schemas.datasets import is_validation
-from schemas.manifest import ShardRecord
-from schemas.quantities import pluralize
-
-logger = logging.getLogger("owt")
 
 
 def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -50,27 +45,6 @@ def tokenizer_of(run: StageRun) -> str:
     if name == "gpt2":
         return name
     return run.workdir.path(run.properties["tokenizer"]["file"])
-
-
-def check_changed(run: StageRun, records: Sequence[ShardRecord]) -> None:
-    """Raise UserError if the tokenizer cannot write too many of the documents; warn of fewer."""
-    num_changed = sum(record.stats.get("documents_changed", 0) for record in records)
-    num_respaced = sum(record.stats.get("documents_respaced", 0) for record in records)
-    num_documents = sum(record.counts.entered for record in records)
-    share = num_changed / max(num_documents, 1)
-    if num_respaced == num_changed:
-        reason = "drops white space, so losses per byte count bytes that it drops"
-    else:
-        reason = "cannot encode all text, so losses per byte count bytes that no token has"
-    problem = (
-        f"tokenize: the tokenizer {run.options.tokenizer} changes "
-        f"{pluralize(num_changed, 'document')} ({share:.1%}): it {reason}"
-    )
-    if share > run.options.max_changed_share:
-        advice = "use another --tokenizer, or allow it with --max_changed_share 1"
-        raise UserError(f"{problem}; {advice}")
-    if num_changed:
-        logger.warning("%s", problem)
 
 
 def tokenize_batch(
@@ -105,21 +79,13 @@ def tokenize_batch(
     }
     empty = batch.filter(pa.array(~has_tokens))
     rejects = [(row["url_id"], row["url"], Reason.NO_TOKENS, None) for row in empty.to_pylist()]
-    changes = encoding.changes(batch["text"].to_pylist(), ids, offsets)
     texts = batch["text"].filter(pa.array(has_tokens))
-    return Outcome(kept, rejects_batch(rejects), _counts(kept, changes, texts))
+    return Outcome(kept, rejects_batch(rejects), _counts(kept, texts))
 
 
-def _counts(
-    kept: Mapping[str, pa.RecordBatch], changes: np.ndarray, texts: pa.Array
-) -> dict[str, int]:
-    """Return the counts of a batch's splits, of its changed documents and of its kept texts."""
+def _counts(kept: Mapping[str, pa.RecordBatch], texts: pa.Array) -> dict[str, int]:
+    """Return the counts of a batch's splits and of its kept texts."""
     counts = {f"documents_{split}": rows.num_rows for split, rows in kept.items()}
-    counts["documents_changed"] = int(np.count_nonzero(changes))
-    num_respaced = int(np.count_nonzero(changes == RESPACED))
-    # `check_changed` reads a missing count as 0.
-    if num_respaced:
-        counts["documents_respaced"] = num_respaced
     for split, rows in kept.items():
         counts[f"tokens_{split}"] = int(pc.sum(rows["n_tokens"]).as_py() or 0)
     counts["text_bytes"] = int(pc.sum(pc.binary_length(texts)).as_py() or 0)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.errors import UserError
 from owt_pipeline.stages.clean import contamination
 from owt_pipeline.stages.clean.contamination import evaluation_sets, shared_n_gram
 from owt_pipeline.stages.clean.documents import clean_document
@@ -27,7 +28,8 @@ from tests.owt_pipeline.runs import ask_owt
 
 
 @pytest.mark.parametrize(
-    "name", ["set.jsonl", "set.jsonl.gz", "SET.JSON", "set.txt", "set.txt.xz", "set.parquet"]
+    "name",
+    ["set.jsonl", "set.jsonl.gz", "SET.JSON", "set.txt", "set.txt.xz", "set.csv", "set.parquet"],
 )
 def test_documents_with_text_of_an_evaluation_set_are_rejected(tmp_path: Path, name: str) -> None:
     question = (
@@ -40,7 +42,9 @@ def test_documents_with_text_of_an_evaluation_set_are_rejected(tmp_path: Path, n
         rows = {
             "txt": f"{question}\nshort one",
             "jsonl": f'{json.dumps({"q": [question], "n": 3})}\n{{"a": "short one"}}',
-            "JSON": json.dumps([question, {"short": ["one"]}], indent=1),
+            "JSON": json.dumps({"list": [{"q": question, "n": 1}, "short one"]}),
+            # MMLU's files do not name their columns.
+            "csv": f'"{question}",4,5,A\nshort one,1,2,B\n',
         }
         pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
         path.write_bytes(pack(rows[name.split(".")[1]].encode()))
@@ -99,7 +103,7 @@ def test_the_n_grams_of_a_record_are_of_two_strings_or_of_all(strings: list[str]
 
 def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
     for name in ("set.txt", "set.jsonl"):
-        (tmp_path / name).write_text('["a text"]')
+        (tmp_path / name).write_text('{"a": "a text"}')
     text = Options(decontaminate=(str(tmp_path / "set.txt"),))
     json_lines = Options(decontaminate=(str(tmp_path / "set.jsonl"),))
     assert CLEAN.external_inputs(text) != CLEAN.external_inputs(json_lines)
@@ -178,13 +182,12 @@ RECORDS = [
     {"question": QUESTION, "answer": ANSWER},
     {"id": 7, "question": QUESTION, "choices": {"text": [ANSWER, "a hill"], "label": ["A", "B"]}},
     {"data": [{"title": "x", "paragraphs": [{"question": QUESTION, "answers": [ANSWER]}]}]},
+    {"messages": [{"role": "user"}, {"content": QUESTION}, {"content": ANSWER}]},
 ]
 
 
 @pytest.mark.parametrize("record", RECORDS)
 def test_the_fields_of_a_record_are_one_text(tmp_path: Path, record: dict) -> None:
-    (tmp_path / "set.json").write_text(json.dumps([record], indent=1))
-    assert is_contaminated(tmp_path / "set.json", f"{QUESTION} {ANSWER}")
     (tmp_path / "set.jsonl").write_text(json.dumps(record))
     assert is_contaminated(tmp_path / "set.jsonl", f"{QUESTION} {ANSWER}")
 
@@ -192,28 +195,10 @@ def test_the_fields_of_a_record_are_one_text(tmp_path: Path, record: dict) -> No
 LEAKED = "Which of the four travellers first saw the cafe of the harbour on that cold evening"
 
 
-@pytest.mark.parametrize("name", ["mmlu.csv", "mmlu.tsv"])
-@pytest.mark.parametrize("row", [0, 1, 2])
-def test_a_table_without_names_of_columns_is_read_completely(
-    tmp_path: Path, name: str, row: int
-) -> None:
-    """The first row takes the place of the names, and is a question too."""
-    rows = [["What is it?", "4", "5", "A"] for _ in range(3)]
-    rows[row] = [LEAKED, "the first", "the last", "B"]
-    path = tmp_path / name
-    delimiter = "\t" if name.endswith("tsv") else ","
-    path.write_text("".join(delimiter.join(cells) + "\n" for cells in rows))
-    sets = evaluation_sets((str(path),))
-    leaked = clean_document(ENGLISH + LEAKED, Options(), sets)
-    assert leaked.reason == Reason.CONTAMINATED
-    assert contamination.sizes_of(sets, Options())[0].num_texts == (3 if row == 0 else 2)
-
-
-def test_names_of_columns_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "set.csv"
-    path.write_text(f"question,answer\n{LEAKED},the first\n")
-    (size,) = contamination.sizes_of(evaluation_sets((str(path),)), Options())
-    assert (size.num_texts, size.num_short) == (1, 0)
+def test_a_json_array_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    (tmp_path / "set.json").write_text(json.dumps([RECORDS[0]], indent=1))
+    with pytest.raises(UserError, match=r"expected JSON Lines.*jq -c"):
+        is_contaminated(tmp_path / "set.json", f"{QUESTION} {ANSWER}")
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
         (
             ["mine"],
             2,
-            "signals: 'mine' is not module:function, module:function>=X or module:function<=X",
+            "signals: 'mine' is not module:function, and no installed package adds it",
         ),
         (["mine:length>=1.2.3"], 2, "signals: 'mine:length>=1.2.3' is not module:function"),
         (["mine:length", "mine:length>=1"], 2, "signals: mine:length is given twice"),

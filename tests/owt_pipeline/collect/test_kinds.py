@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +16,8 @@ from owt_pipeline.stages.collect.dumps import Dump
 from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage
+from tests.owt_pipeline.packages import install_documented, installed_packages
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-source.md"
 BOOKMARKS = """<!DOCTYPE NETSCAPE-Bookmark-file-1>
 <DL><p>
 <DT><A HREF="http://a.example/x?a=1&amp;b=2" ADD_DATE="1300000000">Fish &amp; chips</A>
@@ -28,14 +27,13 @@ BOOKMARKS = """<!DOCTYPE NETSCAPE-Bookmark-file-1>
 
 
 @pytest.fixture
-def _documented_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the kind as the documentation does."""
-    module, registration = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    names: dict[str, Any] = {"__name__": "bookmarks"}
-    exec(compile(module, str(GUIDE), "exec"), names)
-    names |= {type(kind).__name__: type(kind) for kind in sources.KINDS}
-    exec(compile(registration, str(GUIDE), "exec"), names)
-    monkeypatch.setattr(sources, "KINDS", names["KINDS"])
+def _documented_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install the package of the documentation."""
+    site = tmp_path / "site"
+    site.mkdir()
+    install_documented(site, "new-source.md")
+    with installed_packages(site, monkeypatch):
+        yield
 
 
 @pytest.mark.usefixtures("_documented_kind")
@@ -57,11 +55,12 @@ def test_sources_of_another_kind_are_collected_next_to_tables(tmp_path: Path) ->
         "https://c.example/": (None, None, ["hn"]),
     }
     assert [source["kind"] for source in manifest.sources] == ["bookmarks", "links"]
+    assert manifest.sources[0]["package"] == "owt-bookmarks 1.0"
 
 
 def test_a_message_names_the_flag_of_each_kind() -> None:
-    assert STAGE.flags == {kind.name: f"--{kind.option}" for kind in sources.KINDS}
-    assert all(hasattr(Options(), kind.option) for kind in sources.KINDS)
+    assert STAGE.flags == {kind.name: f"--{kind.option}" for kind in sources.kinds()}
+    assert all(hasattr(Options(), kind.option) for kind in sources.kinds())
 
 
 def test_a_file_is_of_the_first_kind_that_matches_it(
@@ -73,7 +72,7 @@ def test_a_file_is_of_the_first_kind_that_matches_it(
         def matches(self, name: str, start: bytes) -> bool:
             return name.startswith("old")
 
-    monkeypatch.setattr(sources, "KINDS", (OldDump(), *sources.KINDS))
+    monkeypatch.setattr(sources, "kinds", lambda: (OldDump(), *sources.KINDS))
     for name in ("old.ndjson", "new.ndjson"):
         (tmp_path / name).write_text("{}\n")
     listed = sources.list_sources(Options(dumps=(str(tmp_path),)), ())

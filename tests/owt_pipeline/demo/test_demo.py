@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -88,6 +89,24 @@ def test_every_link_ends_as_expected(finished: Path) -> None:
 def test_the_run_verifies(finished: Path) -> None:
     for finding in verify(Storage(str(finished))):
         assert finding.problems == []
+
+
+def test_the_readme_shows_rows_of_the_demo(finished: Path) -> None:
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text()
+    corpus = DatasetReader.open(Storage(str(finished)), "corpus").table()
+    said = re.search(
+        r"of the demo's (\d+) rows, in (\w+) of (\d+) columns:\n\n(.*?)\n\n", readme, re.DOTALL
+    )
+    assert said is not None
+    assert int(said[1]) == corpus.num_rows
+    assert int(said[3]) == corpus.num_columns
+    head, _, *lines = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")] for line in said[4].splitlines()
+    ]
+    rows = corpus.select(head).to_pylist()
+    shown = [[str(value or "") for value in row.values()] for row in rows]
+    for line in lines:
+        assert line in shown
 
 
 def test_a_second_demo_in_the_same_folder_makes_nothing(finished: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.engine.causes import Cause, describe_causes, first_difference
 from owt_pipeline.engine.generations import record_generations
+from owt_pipeline.engine.keys import Cause, describe_causes, first_difference
 from owt_pipeline.engine.plan import StagePlan, plan_stages
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.pipeline import STAGES

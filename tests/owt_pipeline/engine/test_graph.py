@@ -17,9 +17,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline.engine import graph, submission
-from owt_pipeline.engine.outcome import JobOutcome, write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.submission import JobOutcome, keep_outcome
 from owt_pipeline.errors import JobRuns, RunSuperseded, UsageError, UserError, WorkerError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -170,8 +170,9 @@ class LateRunner(ElsewhereRunner):
     def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
         result = super().run_pipeline(pipeline, options)
         result.wait_until_finish()
-        write_outcome(
-            LateRunner.workdir, JobOutcome.of("extract, shards, part 1", LateRunner.error)
+        keep_outcome(
+            Runtime(LateRunner.workdir, on_cluster=True),
+            JobOutcome.of("extract, shards, part 1", LateRunner.error),
         )
         return result
 

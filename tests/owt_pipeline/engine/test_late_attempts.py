@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.engine import stage_work
+from owt_pipeline.engine import parts
 from owt_pipeline.engine.generations import record_generations
-from owt_pipeline.engine.parts import Work
+from owt_pipeline.engine.parts import Work, open_run, plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, Summary
-from owt_pipeline.engine.stage_work import open_run, plan_stage
 from owt_pipeline.errors import LedgerError, RunSuperseded
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -103,7 +102,7 @@ def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
     assert reader.manifest == manifest
     assert reader.table(columns=["text"])["text"].to_pylist() == [text] * PARTS
     assert workdir.read("ledger/documents/notes.txt") == text.encode()
-    sweep(workdir, "checking", LATER)
+    sweep(workdir, "checking", LATER, {"extract"})
     named = {file.path for file in reader.table_of_files.files}
     records = {name for name in workdir.names() if name.startswith("ledger/extract/records/")}
     assert len(records) == PARTS
@@ -121,7 +120,7 @@ def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
 
 def forget(attempt_one: Attempt) -> None:
     """Forget the plan that this process has read, as another process does not know it."""
-    stage_work._opened = None
+    parts._opened = None
 
 
 def work_late(attempt_one: Attempt) -> None:
@@ -142,7 +141,7 @@ def plan_late(attempt_one: Attempt) -> None:
 
 def sweep_up(attempt_one: Attempt) -> None:
     """Sweep the run, which removes its plan."""
-    sweep(attempt_one.run.workdir, "one", LATER)
+    sweep(attempt_one.run.workdir, "one", LATER, {"extract"})
 
 
 LATE_EVENTS: dict[str, list[Callable[[Attempt], None]]] = {
@@ -236,7 +235,7 @@ def test_a_run_that_lost_replaces_nothing_and_no_asset(workdir: Storage, text: s
     second.work()
     manifest = second.publish()
     for _ in range(2):
-        stage_work._opened = None
+        parts._opened = None
         with pytest.raises(RunSuperseded):
             first.publish()
     check(workdir, manifest, text)
@@ -260,7 +259,7 @@ def test_two_runs_in_each_others_sweep_lose_nothing(workdir: Storage) -> None:
         two.work(range(PARTS // 2))
         published = one.publish()
         # A run that is older than all files may remove none.
-        sweep(workdir, f"one{number}", 0.0)
+        sweep(workdir, f"one{number}", 0.0, {"extract"})
         two.work()
         with pytest.raises(RunSuperseded):
             two.publish()
@@ -276,7 +275,7 @@ def test_a_swept_root_has_a_new_version(workdir: Storage) -> None:
     other = attempt(workdir, "b", "two")
     other.work([0])
     version_before = read_root(workdir)[1]
-    sweep(workdir, "one", LATER)
+    sweep(workdir, "one", LATER, {"extract"})
     assert read_root(workdir)[1] != version_before, (
         "so that no run publishes with files that were swept"
     )
@@ -288,7 +287,7 @@ def test_threads_that_open_different_work_get_their_own(
     runs = [attempt(workdir, text).run for text in "ab"]
     wrong: list[str] = []
     opened = {run.name: run for run in runs}
-    monkeypatch.setattr(stage_work, "_open_run", lambda stage, options, runtime, name: opened[name])
+    monkeypatch.setattr(parts, "_open_run", lambda stage, options, runtime, name: opened[name])
 
     def open_often(run: StageRun) -> None:
         for _ in range(20_000):
@@ -304,5 +303,5 @@ def test_threads_that_open_different_work_get_their_own(
     for thread in threads:
         thread.join()
     sys.setswitchinterval(interval)
-    stage_work._opened = None
+    parts._opened = None
     assert wrong == []

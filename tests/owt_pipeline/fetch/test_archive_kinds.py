@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats import archives
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
+from tests.owt_pipeline.packages import install_documented, installed_packages
 from tests.owt_pipeline.remedies import attempt
 from tests.owt_pipeline.runs import manifest_of
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-archive.md"
 HTML = [("Content-Type", "text/html")]
 
 
 @pytest.fixture(autouse=True)
-def _documented_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the kind as the documentation does."""
-    module, registration, *_ = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    names: dict[str, Any] = {"__name__": "saved_pages"}
-    exec(compile(module, str(GUIDE), "exec"), names)
-    exec(compile(registration, str(GUIDE), "exec"), names)
-    monkeypatch.setattr(archives, "ADDED_KINDS", names["ADDED_KINDS"])
-    archives.archive_kind_of.cache_clear()
+def _documented_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install the package of the documentation."""
+    site = tmp_path / "site"
+    site.mkdir()
+    install_documented(site, "new-archive.md")
+    with installed_packages(site, monkeypatch):
+        yield
 
 
 def saved(url: str, text: str) -> bytes:

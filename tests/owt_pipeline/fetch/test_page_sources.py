@@ -58,18 +58,23 @@ class Library(ArchiveServer):
         return Answer(body="\n".join(map(json.dumps, captures)).encode())
 
 
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
-    """Add the source as the documentation does, with the address of a server."""
-    server = Library()
+def add_library(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Add the source as the documentation does, with the address of a collection of pywb."""
     *_, client, entry = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     module = ModuleType(NAME)
     exec(compile(client, str(GUIDE), "exec"), module.__dict__)
-    monkeypatch.setattr(module, "PYWB", f"{server.url}/all", raising=True)
+    monkeypatch.setattr(module, "PYWB", address, raising=True)
     monkeypatch.setitem(sys.modules, NAME, module)
     sources = dict(PAGE_SOURCES)
     exec(compile(entry, str(GUIDE), "exec"), {"PAGE_SOURCES": sources, "PageSource": PageSource})
     monkeypatch.setitem(PAGE_SOURCES, "library", sources["library"])
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    """Add the source, with the address of a server."""
+    server = Library()
+    add_library(monkeypatch, f"{server.url}/all")
     yield server
     server.close()
 

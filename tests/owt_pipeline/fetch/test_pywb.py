@@ -9,13 +9,12 @@ import pytest
 from fastwarc.warc import ArchiveIterator
 
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
-from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
+from tests.owt_pipeline.fetch.test_page_sources import add_library
 from tests.servers.pywb import pywb
 
 
@@ -27,29 +26,18 @@ def place(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield url
 
 
-def replayed(runtime: Runtime, collection: str) -> Manifest:
-    """Fetch the pages from a collection of pywb."""
-    options = Options(
-        sources=("wayback",),
-        wayback_cdx=f"{collection}/cdx",
-        wayback_pages=collection,
-        wayback_delay=0.0,
-        user_agent=AGENT,
-    )
-    return run_stage(STAGE, options, runtime)[0]
-
-
 @pytest.mark.slow
 def test_captures_that_pywb_replays_are_the_archive_s_pages(
-    testdata: Path, place: str, write_urls: Write
+    testdata: Path, place: str, write_urls: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    add_library(monkeypatch, f"{place}/pages")
     file = testdata / "web" / "wcxb-dev.warc.gz"
     urls = [
         record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)
     ][::20]
     runtime = write_urls([*urls, "https://nowhere.example/page"])
     local = write_urls(urls, "local")
-    manifest = replayed(runtime, f"{place}/pages")
+    manifest, _ = run_stage(STAGE, Options(sources=("library",), user_agent=AGENT), runtime)
     expected = run_stage(STAGE, Options(pages_from=(str(file),)), local)[0]
     assert set(rejects(runtime, manifest)) == {"https://nowhere.example/page"}
     assert manifest.counts.left == expected.counts.left > 60
@@ -60,7 +48,7 @@ def test_captures_that_pywb_replays_are_the_archive_s_pages(
         replayed_response = responses_of_pywb[url]
         for name in fields:
             assert getattr(replayed_response, name) == getattr(response, name)
-    columns = ["url", "archive_offset", "body_bytes", "days_after_submission"]
+    columns = ["url", "body_bytes", "days_after_submission"]
     rows_of_pywb = reader(runtime, manifest).table(columns=columns).sort_by("url")
     rows_of_file = reader(local, expected).table(columns=columns).sort_by("url")
     assert rows_of_pywb.equals(rows_of_file)

@@ -15,10 +15,9 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from owt_pipeline.engine.parts import Work
+from owt_pipeline.engine.parts import Work, plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, StageRun
-from owt_pipeline.engine.stage_work import plan_stage
 from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages.fetch import recorder

@@ -27,6 +27,7 @@ from owt_pipeline.formats.completeness import check_is_complete
 from owt_pipeline.formats.lines import LineReader
 from owt_pipeline.formats.records import read_records
 from owt_pipeline.formats.warc import response_record, single_member
+from owt_pipeline.stages.fetch.archives import commoncrawl
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -169,6 +170,9 @@ def test_fewer_rows_than_a_parquet_file_declares_are_an_error(tmp_path: Path) ->
     short_parquet(path)
     with pytest.raises(UserError, match=r"a\.parquet .*row group 0 declares 104 rows, but has 100"):
         list(read_records(str(path), "a", "parquet", columns=None))
+    # A file of Common Crawl's index is read by row group.
+    with pytest.raises(OSError, match="row group 0 declares 104 rows, but has 100"):
+        commoncrawl._read_group(pq.ParquetFile(path), 0, ["text"])
 
 
 def test_the_check_names_piece_and_numbers() -> None:

@@ -76,7 +76,7 @@ def published(workdir: Storage) -> tuple[Manifest, list[dict[str, Any]]]:
         "counts": record.counts,
     }
     manifest, _ = publish_dataset(workdir, [record], version=version, **fields)
-    sweep(workdir, "", 1e11)
+    sweep(workdir, "", 1e11, {"clean"})
     reader = DatasetReader(workdir, manifest)
     assert lost_files(workdir, reader.table_of_files.files) == {}
     for file in reader.table_of_files.files:
@@ -139,7 +139,7 @@ def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) 
     assert any(name.startswith("clean/") for name in unpublished), (
         "the late file is there until the next sweep"
     )
-    sweep(workdir, "", 1e11)
+    sweep(workdir, "", 1e11, {"clean"})
     assert sorted(name for name in workdir.names() if name.startswith("clean/")) == [
         reader.files("data")[0].path
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.engine.outcome import JobOutcome
+from owt_pipeline.engine.submission import JobOutcome
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger import exchange
 from owt_pipeline.ledger.dataset import reading

@@ -61,10 +61,7 @@ class PageView:
       words (n): the lower-case words of each text.
       texts (n): the text of each block.
       heading (n): the index of the heading above each block; -1 for none.
-      in_chrome (n): whether the names around a block mark it as navigation, a banner, what to read
-        next and the like.
       in_comments (n): whether the names around a block mark it as a reader's comment.
-      unshown (n): whether a style or an attribute around a block hides it.
       static (n, features): the features that do not depend on the model.
       shared: the static features that all blocks of the page share.
     """
@@ -77,9 +74,7 @@ class PageView:
     words: list[list[bytes]]
     texts: list[str]
     heading: np.ndarray
-    in_chrome: np.ndarray
     in_comments: np.ndarray
-    unshown: np.ndarray
     static: np.ndarray
     shared: list[float]
 
@@ -118,9 +113,7 @@ def view(blocks: Sequence[Block], kind: PageKind) -> PageView:
         words=[text.split() for text in lower.translate(_WORDS).split(b"\0")],
         texts=texts,
         heading=heading,
-        in_chrome=is_of_kind[1],
         in_comments=is_of_kind[2],
-        unshown=is_of_kind[3],
         static=matrix(columns, len(blocks)),
         shared=shared,
     )

@@ -20,7 +20,6 @@ from typing import Any
 
 import orjson
 
-from owt_pipeline.stages.extract.content.article import holds
 from owt_pipeline.stages.extract.content.bylines import (
     is_script_value,
     name_in_byline,
@@ -261,7 +260,7 @@ def _lists_others(
     if title is None or element.container.end > title.index:
         return False
     for other in following:
-        is_in_element = holds(element.container, other.container)
+        is_in_element = element.container.holds(other.container)
         if is_in_element and _is_author(other) and _is_of_another(other, title):
             return True
     return False

@@ -18,7 +18,7 @@ from owt_pipeline.stages.extract.html.blocks import (
     ROW,
     Block,
     Container,
-    key_of,
+    kind_of,
     num_words,
 )
 
@@ -106,7 +106,7 @@ def _is_shown_again(block: Block, first: Block) -> bool:
         return block.form == HEADING
     if block.form == HEADING:
         return False
-    return key_of(block.container)[1:] != key_of(first.container)[1:]
+    return kind_of(block.container) != kind_of(first.container)
 
 
 def _part_of(block: Block) -> Container:

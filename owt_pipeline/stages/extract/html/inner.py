@@ -80,12 +80,6 @@ _SHOWN_AS_BLOCK = re.compile(
     r"display\s*:\s*(?:block|flex|grid|table|list-item)\b(?!-)", re.IGNORECASE
 )
 
-_SHOWN_APART = re.compile(r"display\s*:\s*(?:block|flex|grid|table|list-item)", re.IGNORECASE)
-_CELL_ROLES = frozenset(("cell", "gridcell", "columnheader", "rowheader", "listitem"))
-_FLOATS = re.compile(r"float\s*:", re.IGNORECASE)
-_BLOCK_NAME = re.compile(r"(?:^|\s)(?:d-|is-|uk-display-)?block(?=\s|$)")
-_BREAK_NAME = re.compile(r"(?:^|\s)(?:br|break|newline)(?=\s|$)|(?<![a-z])line-?break(?=\s|$)")
-
 
 class RawElement:
     """An open element that receives the parser's events in it.
@@ -114,39 +108,6 @@ class RawElement:
         """Take a text in it."""
         if self.kind is not None:
             self.pieces.append(text)
-
-
-class Unseen(RawElement):
-    """An inline element that is hidden from sight, or from screen readers.
-
-    Attributes:
-      is_for_reader: whether it is for screen readers.
-    """
-
-    def __init__(self, is_for_reader: bool) -> None:
-        super().__init__("unseen")
-        self.is_for_reader = is_for_reader
-
-    def text(self) -> str:
-        """Return its text in one line."""
-        return " ".join("".join(self.pieces).split())
-
-
-class Drawing(RawElement):
-    """A drawing or a picture, whose title or alternative text may be a large first letter."""
-
-    def __init__(self, label: str) -> None:
-        super().__init__("drawing")
-        self.pieces.append(label)
-
-    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        self.depth += 1
-        if tag == "img":
-            self.pieces.append(attributes.get("alt", ""))
-
-    def text(self) -> str:
-        """Return its title, or the text that it shows, in one line."""
-        return " ".join("".join(self.pieces).split())
 
 
 class Formula(RawElement):
@@ -351,37 +312,6 @@ def is_shown_as_block(attributes: Mapping[str, str]) -> bool:
     """Return whether an element's own style shows it as a block, whatever its tag."""
     style = attributes.get("style")
     return style is not None and _SHOWN_AS_BLOCK.search(style) is not None
-
-
-def is_block_itself(tag: str, attributes: Mapping[str, str]) -> bool:
-    """Return whether an inline element's own style makes it a block of text or of code."""
-    if not is_shown_as_block(attributes):
-        return False
-    return tag == "span" or (tag == "code" and keeps_spaces(attributes, has_equal_width=True))
-
-
-def is_spaced(attributes: Mapping[str, str]) -> bool:
-    """Return whether the text of an inline element stands apart from the text around it.
-
-    Its own style, or a class of Tailwind or Bootstrap, shows it as a block or as a cell. A large
-    first letter, which floats, belongs to the text after it.
-    """
-    if attributes.get("role") in _CELL_ROLES:
-        return True
-    style = attributes.get("style")
-    if style is not None and _SHOWN_APART.search(style) is not None:
-        return _FLOATS.search(style) is None
-    classes = attributes.get("class")
-    # Few classes have the word, and searching for it is faster than an expression.
-    if classes is None or "block" not in classes:
-        return False
-    return _BLOCK_NAME.search(classes) is not None and "float" not in classes
-
-
-@lru_cache(1 << 10)
-def names_break(classes: str) -> bool:
-    """Return whether classes draw an empty element as the end of a line."""
-    return _BREAK_NAME.search(classes) is not None
 
 
 def names_flex(classes: str) -> bool:

@@ -77,7 +77,7 @@ TARGETS = frozenset(NAMES["target attributes"])
 """Attributes of controls that name the element that they open."""
 CONTROLS = TARGETS | {"aria-controls", "onclick", "itemprop"}
 """Attributes of elements that open others, or that may name the page's author."""
-SHOWING_ATTRIBUTES = frozenset(("style", "hidden", "aria-hidden", "role", "data-cfemail"))
+SHOWING_ATTRIBUTES = frozenset(("style", "hidden", "aria-hidden", "data-cfemail"))
 """Attributes, except classes, that change how an inline element is shown."""
 _NAMING_ATTRIBUTES = CONTROLS | {
     *("role", "itemtype", "typeof", "property", "style", "hidden", "aria-hidden"),
@@ -184,6 +184,9 @@ def _name_by_other_attributes(container: Container, attributes: Mapping[str, str
     kind = container.kind
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
+        if role == "alert":
+            # Between two paragraphs it is a note, like an <aside>.
+            container.tag = "aside"
     if role == "comment" or _is_schema_comment(attributes):
         kind |= COMMENT
     if ("style" in attributes or "hidden" in attributes) and is_unshown(attributes):

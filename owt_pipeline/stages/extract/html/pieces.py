@@ -19,6 +19,10 @@ _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 _TAGS_OF_LISTS = frozenset(("li", "dd", "dt"))
 _LINE_ENDS = re.compile("\n+")
 _EMPTY_LINES = re.compile("\n{3,}")
+# White space that a browser collapses.
+_SPACE = " \t\n\r\f"
+_SPACES = re.compile(f"[{_SPACE}]+")
+_MARKS = str.maketrans(dict.fromkeys((CODE, FORMULA, DISPLAY)))
 # Superscripts that keep meaning after a digit, a bracket or a word of one or two letters; `e` and
 # `o` are ordinals.
 _EXPONENT = re.compile(r"[-−–+]?(?:\d+[a-z]?|[bijkmnpqtxyzA-Z])(?:[-−–+](?:\d+|[a-z]))?[-−–+]?")
@@ -46,6 +50,18 @@ def read_pieces(joined: str) -> tuple[str, str | None]:
         marked = marked.replace(CODE, "")
     text = marked.replace(CODE, "").replace(FORMULA, "").replace(DISPLAY, "")
     return _LINE_ENDS.sub("\n", text).strip(), _EMPTY_LINES.sub("\n\n", marked.strip("\n"))
+
+
+def read_lines(pieces: str) -> str:
+    """Return code with a line for each `<br>`, with the indentation that a browser shows."""
+    lines = []
+    for line in pieces.translate(_MARKS).split(BREAK):
+        start = line.lstrip(_SPACE)
+        space = line[: len(line) - len(start)]
+        # A space after a line end is in the page's source only, and a tab without one is code.
+        indentation = "" if "\n" in space else space.replace(" ", "")
+        lines.append(indentation + _SPACES.sub(" ", start).replace("\xa0", " ").rstrip())
+    return "\n".join(lines).strip("\n")
 
 
 def is_missing_value(text: str, container: Container, is_in_table: bool) -> bool:

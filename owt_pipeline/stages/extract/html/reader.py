@@ -15,25 +15,20 @@ from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, HEADING, ITEM, Container
 from owt_pipeline.stages.extract.html.controls import Controls
-from owt_pipeline.stages.extract.html.initials import names_initial
 from owt_pipeline.stages.extract.html.inner import (
     CLIPPED,
     PROTECTED_ADDRESS,
     WRAPS_LINES,
-    Drawing,
     Formula,
     PreText,
     RawElement,
-    Unseen,
     address_in,
     address_of_link,
     clean_latex,
     formula_of_image,
-    is_block_itself,
     is_flex,
-    is_spaced,
+    is_shown_as_block,
     keeps_spaces,
-    names_break,
     names_flex,
     names_line,
 )
@@ -63,7 +58,6 @@ from owt_pipeline.stages.extract.html.structure import (
     LAYS_OUT,
     SPECIAL,
     STYLED_TAGS,
-    TEXT_FORMS,
     WITH_END,
     Structure,
 )
@@ -71,10 +65,8 @@ from owt_pipeline.stages.extract.html.structure import (
 # Inline elements that mean nothing without attributes.
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
-# Elements that a class draws as the end of a line, if they are empty.
-_BREAK_TAGS = frozenset(("span", "i", "em", "b"))
-_INITIAL_TAGS = _BREAK_TAGS | {"strong", "big", "font"}
-_DRAWINGS = frozenset(("svg", "picture"))
+# Values of `rel` for the pages before, after and above this one.
+_PAGING = frozenset(("prev", "next", "up"))
 # Attributes of inline elements that are noted.
 _NOTED_ATTRIBUTES = CONTROLS | {"rel"}
 
@@ -138,8 +130,6 @@ class _Reader(Structure):
             if isinstance(opened, Container):
                 if self._pieces:
                     self._end_block()
-                elif self._initial:
-                    self._leave_initial(opened)
                 opened.end = self._count
                 self._at = opened.parent or opened
                 if opened.tag in WITH_END:
@@ -189,8 +179,6 @@ class _Reader(Structure):
         parent.children += 1
         if parent.form == ITEM and tag in ("p", "div"):
             container.form = ITEM
-        if self._initial and not (self._initial_at is parent and container.form in TEXT_FORMS):
-            self._initial = ""
         self._stack.append(container)
         self._at = container
         if attributes:
@@ -249,8 +237,6 @@ class _Reader(Structure):
             formula = formula_of_image(attributes)
             if formula is not None:
                 self._add_formula(*formula)
-            elif "alt" in attributes:
-                self._take_initial(attributes["alt"])
 
     def _start_bare(self, tag: str, attributes: Attributes) -> None:
         """Take an inline element that means nothing without attributes."""
@@ -273,16 +259,11 @@ class _Reader(Structure):
             self._stack.append(None)
         classes = attributes.get("class", "")
         kind = read_names(classes) if classes else 0
-        if tag in _BREAK_TAGS and classes and names_break(classes):
-            self._pieces.append(BREAK)
         has_showing_attribute = not SHOWING_ATTRIBUTES.isdisjoint(attributes)
         has_unusual_kind = kind & (HIDDEN | SPACED | LINE_NUMBER) or "MathJax" in classes
         may_be_unusual = has_showing_attribute or has_unusual_kind
         if may_be_unusual and self._start_unusual_inline(tag, attributes, classes, kind):
             return
-        if (has_showing_attribute or "block" in classes) and is_spaced(attributes):
-            self._add_space()
-            self._stack[-1] = self._add_space
         if (
             kind & MARKED
             or tag == "time"
@@ -290,12 +271,6 @@ class _Reader(Structure):
             or not _NOTED_ATTRIBUTES.isdisjoint(attributes)
         ):
             self._note(tag, attributes)
-        if not self._pieces and tag in _INITIAL_TAGS:
-            self._has_named_initial = names_initial(classes)
-            if "aria-label" in attributes:
-                self._take_label(attributes["aria-label"])
-                if attributes.get("role") == "img":
-                    self._take_initial(attributes["aria-label"])
         if tag == "a" and "href" in attributes:
             self._start_link(attributes)
         elif tag in _CODE_TAGS:
@@ -317,13 +292,13 @@ class _Reader(Structure):
             self.data(address_in(attributes))
             self._inner = RawElement()
             return True
-        is_unshown_itself = False
         if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
             is_unshown_itself = is_unshown(attributes)
             # A control may open an element that has an id.
             has_control = "id" in attributes or names_opened(classes)
-            is_opened = is_unshown_itself and has_control
-            if is_opened or is_block_itself(tag, attributes):
+            is_code = tag == "code" and is_shown_as_block(attributes)
+            is_code = is_code and keeps_spaces(attributes, has_equal_width=True)
+            if (is_unshown_itself and has_control) or is_code:
                 self._stack.pop()
                 self._start_block(tag, attributes)
                 return True
@@ -338,10 +313,7 @@ class _Reader(Structure):
         is_drawn = "MathJax" in classes and not tag.startswith("mjx-")
         if not (kind & HIDDEN or is_number or is_drawn):
             return False
-        if kind & HIDDEN and not is_unshown_itself:
-            self._inner = Unseen(is_for_reader=attributes.get("aria-hidden") != "true")
-        else:
-            self._inner = RawElement()
+        self._inner = RawElement()
         return True
 
     def _start_link(self, attributes: Attributes) -> None:
@@ -361,8 +333,10 @@ class _Reader(Structure):
                 self.page.controlled.add(href[1:])
             if self._at.form == HEADING and self._at.parent is not None:
                 ignore_name(self._at.parent, href[1:])
-        if "rel" in attributes or "creativecommons.org/" in href:
-            self._marks.link("a", attributes.get("rel", ""), href, self._at)
+        relation = attributes.get("rel", "")
+        self._has_paging |= relation in _PAGING
+        if relation or "creativecommons.org/" in href:
+            self._marks.link("a", relation, href, self._at)
 
     def _end_link(self) -> None:
         self._links_around -= 1
@@ -393,9 +367,6 @@ class _Reader(Structure):
         if tag == "math":
             self._inner = Formula(attributes)
             return
-        if tag in _DRAWINGS and not self._pieces:
-            self._inner = Drawing(attributes.get("aria-label", ""))
-            return
         kind = attributes.get("type", "").strip().lower() if tag == "script" else ""
         is_title = tag == "title" and self.page.title is None
         is_needed = is_title or kind.startswith(("application/ld+json", "math/tex"))
@@ -413,10 +384,6 @@ class _Reader(Structure):
                 self._add_formula(latex, inner.is_large)
             elif text := inner.text():
                 self.data(text)
-        elif isinstance(inner, Drawing):
-            self._take_initial(inner.text())
-        elif isinstance(inner, Unseen):
-            self._add_unseen(inner)
         elif inner is not None and inner.kind is not None:
             text = "".join(inner.pieces)
             if not inner.kind:

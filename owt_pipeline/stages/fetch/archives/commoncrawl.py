@@ -31,6 +31,7 @@ from yarl import URL
 
 from owt_pipeline import progress
 from owt_pipeline.errors import UserError, raise_unless_damage
+from owt_pipeline.formats.completeness import check_is_complete
 from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.tracking import tracking_pattern
 from owt_pipeline.formats.urls import id_of, unescaped
@@ -292,7 +293,7 @@ def _rows_that_may_match(
     parquet: pq.ParquetFile, group: int, keys: Sequence[bytes]
 ) -> list[dict[str, Any]]:
     """Return the rows of a row group that may be captures of the keys' URLs."""
-    column = parquet.read_row_group(group, columns=[KEY])[KEY].cast(pa.binary())
+    column = _read_group(parquet, group, [KEY])[KEY].cast(pa.binary())
     has_key = pc.is_in(column, value_set=pa.array(keys, pa.binary())).to_numpy()
     # Rows with the path of a key and other parameters count if these only track.
     paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
@@ -302,8 +303,16 @@ def _rows_that_may_match(
     rows = np.union1d(np.flatnonzero(has_key), has_path[only_tracks.to_numpy()])
     if not len(rows):
         return []
-    columns = parquet.read_row_group(group, columns=[*CAPTURE_COLUMNS, _TRUNCATED])
+    columns = _read_group(parquet, group, [*CAPTURE_COLUMNS, _TRUNCATED])
     return columns.take(pa.array(rows)).to_pylist()  # type: ignore[no-any-return]
+
+
+def _read_group(parquet: pq.ParquetFile, group: int, columns: list[str]) -> pa.Table:
+    """Return columns of a row group; raise OSError if it has fewer rows than it declares."""
+    table = parquet.read_row_group(group, columns=columns)
+    num_declared = parquet.metadata.row_group(group).num_rows
+    check_is_complete(f"row group {group}", table.num_rows, num_declared, "rows")
+    return table
 
 
 def _is_page(row: Mapping[str, Any]) -> bool:

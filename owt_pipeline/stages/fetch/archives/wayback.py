@@ -5,11 +5,9 @@
     PAGES/20140503120000id_/URL                 -> one capture
 
 The index (https://github.com/internetarchive/wayback/tree/master/wayback-cdx-server) answers with
-JSON: an array of arrays. The first array names the fields. pywb has both, with other names of the
-fields, and one object per line
-(https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html). Indexes compare URLs by their
-SURT form, which ignores more than canonical URLs do, such as case; so the canonical forms of what
-they find are compared again.
+JSON: an array of arrays. The first array names the fields. It compares URLs by their SURT form,
+which ignores more than canonical URLs do, such as case; so the canonical forms of what it finds are
+compared again.
 
 `id_` requests the archived bytes, without the changes for replay. The Internet Archive allows 24
 lookups per minute and address, so one part makes the requests of the complete run.
@@ -80,7 +78,7 @@ _REPLAY_PATH = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 
 
 class WaybackClient(ArchiveClient):
-    """Looks up and reads captures of the Wayback Machine or a pywb.
+    """Looks up and reads captures of the Wayback Machine.
 
     Attributes:
       source: the name of the source in the rows of its pages.
@@ -108,7 +106,7 @@ class WaybackClient(ArchiveClient):
 
     async def _look_up(self, url: str, query: ArchiveQuery) -> list[Capture]:
         """Return the captures that the index has for `url`, those nearest to the wanted time."""
-        index_url = URL(self._options.wayback_cdx).update_query(self._parameters(url, query))
+        index_url = URL(self._options.wayback_cdx).update_query(self.parameters(url, query))
         response = await self.get(_INDEX, index_url, _MAX_INDEX_BYTES, cut=True)
         if response.status in (403, 451) and b"AccessControlException" in response.body:
             raise RequestError(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
@@ -118,26 +116,19 @@ class WaybackClient(ArchiveClient):
             raise permanent_error(_INDEX, problem)
         captures = []
         if response.status == 200:
-            captures = parse_captures(response.body, query.url)
+            captures = self.parse_captures(response.body, query.url)
         self.works = True
         return captures
 
-    def _parameters(self, url: str, query: ArchiveQuery) -> dict[str, str]:
-        """Return the parameters of a lookup: pywb has other names of the fields."""
-        is_pywb = not self._options.wayback_cdx.rstrip("/").endswith("/cdx/search/cdx")
-        if is_pywb:
-            fields = "timestamp,url,mime,status,filename,offset"
-            status_filter = f"~status:({_STATUSES})"
-        else:
-            fields = "timestamp,original,mimetype,statuscode"
-            status_filter = f"statuscode:({_STATUSES})"
+    def parameters(self, url: str, query: ArchiveQuery) -> dict[str, str]:
+        """Return the parameters of a lookup."""
         # The times before and after every capture cannot be written as a timestamp.
         closest = int(min(max(query.time, 0), time.time()))
         return {
             "url": url,
             "output": "json",
-            "fl": fields,
-            "filter": status_filter,
+            "fl": "timestamp,original,mimetype,statuscode",
+            "filter": f"statuscode:({_STATUSES})",
             "closest": timestamp(closest),
             "sort": "closest",
             "limit": str(_MAX_CAPTURES),
@@ -176,7 +167,7 @@ class WaybackClient(ArchiveClient):
             detail = f"{location} is not given: status {replay.status}"
             return FetchFailure(Reason.NOT_ARCHIVED, detail)
         record = self._record(replayed, replay)
-        origin = self._origin_of(replayed, replay)
+        origin = Origin(self.source, None, replay.header("x-archive-src"), None)
         return read_capture(record, origin, self._options.max_page_bytes, location, replay.ms)
 
     def _record(
@@ -205,12 +196,9 @@ class WaybackClient(ArchiveClient):
             capture.url, capture.date, line, [*headers, *other_headers], replay.body
         )
 
-    def _origin_of(self, capture: Capture, replay: HttpResponse) -> Origin:
-        """Return where a capture is archived, by the index, or by a header of its replay."""
-        if len(capture.place) == 2:
-            file, offset = capture.place
-            return Origin(self.source, None, file, offset)
-        return Origin(self.source, None, replay.header("x-archive-src"), None)
+    def parse_captures(self, body: bytes, canonical: str) -> list[Capture]:
+        """Return the captures in a response of the index."""
+        return parse_captures(body, canonical)
 
     def _address(self, capture: Capture) -> URL:
         """Return the URL of a capture as it was archived, by `id_`."""
@@ -221,16 +209,15 @@ class WaybackClient(ArchiveClient):
 def parse_captures(body: bytes, canonical: str) -> list[Capture]:
     """Return the captures of the URL `canonical` in the response of a CDX index.
 
-    A capture's place is the archive's file and the offset there, or the time if these are unknown.
-    Captures of unknown content type are returned, too, since they may be pages. Malformed rows,
-    such as a last line that is cut off, are skipped. Raises RequestError if the response does not
-    have the form of a CDX index.
+    A capture's place is its time. Captures of unknown content type are returned, too, since they
+    may be pages. Malformed rows are skipped. Raises RequestError if the response does not have the
+    form of a CDX index.
     """
     captures = []
     for row in _rows(body):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, BadURL):
             capture = _capture_of(row)
-            media_type = row.get("mimetype") or row.get("mime") or "unk"
+            media_type = row.get("mimetype") or "unk"
             may_be_page = media_type == "unk" or is_html(media_type)
             is_page = capture.status == 200 and may_be_page
             if not (is_page or capture.status in REDIRECTS):
@@ -243,42 +230,20 @@ def parse_captures(body: bytes, canonical: str) -> list[Capture]:
 def _capture_of(row: dict[str, Any]) -> Capture:
     """Return the capture of a row; raises KeyError, TypeError or ValueError."""
     date = seconds_of(row["timestamp"])
-    status = int(row.get("statuscode") or row["status"])
-    url = row.get("original") or row["url"]
-    file = str(row.get("filename") or "")
-    place = (file, int(row["offset"])) if file else (date,)
-    return Capture(date, status, url, place)
+    return Capture(date, int(row["statuscode"]), row["original"], place=(date,))
 
 
 def _rows(body: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the rows of an index' response, an array of arrays or an object on each line."""
-    text = body.strip()
-    problem = ""
-    if text.startswith(b"["):
-        try:
-            names, *values = json.loads(text) or [[]]
-            yield from (dict(zip(names, row, strict=True)) for row in values)
-            return
-        except (ValueError, TypeError) as error:
-            problem = f" ({error})"
-    rows = []
-    if not problem:
-        rows = _rows_of_lines(text)
-    if text and not rows:
-        raise permanent_error(_INDEX, f"no captures as JSON{problem} but {text[:100]!r}")
-    yield from rows
-
-
-def _rows_of_lines(text: bytes) -> list[dict[str, Any]]:
-    """Return the rows of pywb's responses, an object on each line."""
-    rows = []
-    for line in text.split(b"\n"):
-        # A last line that is cut off is not JSON.
-        with contextlib.suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict) and "timestamp" in row:
-                rows.append(row)
-    return rows
+    """Yield the rows of a response, an array of arrays; the first one names the fields."""
+    try:
+        table = json.loads(body.strip() or b"[]")
+        if not isinstance(table, list):
+            raise TypeError("not an array")
+        names, *values = table or [[]]
+        yield from (dict(zip(names, row, strict=True)) for row in values)
+    except (ValueError, TypeError) as error:
+        problem = f"no captures as JSON ({error}) but {body.strip()[:100]!r}"
+        raise permanent_error(_INDEX, problem) from error
 
 
 def timestamp(seconds: int) -> str:

@@ -1,4 +1,4 @@
-"""Write text with a model:  python -m trainer.tools.sample RUN --prompt "Once upon a time"."""
+"""Write text with a model:  python -m trainer.sample RUN --prompt "Once upon a time"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BATCH = 8  # samples of a prompt that are written together
 
 @dataclass(frozen=True)
 class SampleOptions(ModelOptions):
-    """Settings of `trainer.tools.sample`."""
+    """Settings of `trainer.sample`."""
 
     prompt: tuple[str, ...] = option(
         (), "texts to continue (default: a new document)", metavar="TEXT"
@@ -80,7 +80,7 @@ def print_samples(model: str, options: SampleOptions) -> None:
 
 
 main = partial(
-    run_command, "trainer.tools.sample", __doc__, {"model": MODELS}, SampleOptions, print_samples
+    run_command, "trainer.sample", __doc__, {"model": MODELS}, SampleOptions, print_samples
 )
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,19 +16,13 @@ import torch
 from schemas import SettingsError, option
 from trainer.command_line import note, read_text, run_command
 from trainer.data.corpora import open_corpora
-from trainer.data.loader import IGNORED, DocumentBlocks
+from trainer.data.loader import DocumentBlocks
 from trainer.data.text import Tokenizer
 from trainer.device import compute_dtype
 from trainer.distributed import Ranks
 from trainer.model import GPT
 from trainer.pretrained import MODELS, ModelOptions, Pretrained
-from trainer.validation import (
-    count_bytes,
-    score_windows,
-    val_figures,
-    validation_loss,
-    validation_windows,
-)
+from trainer.validation import ValidationSet, score_windows, text_windows, validation_windows
 
 # math.exp overflows above 709.
 _MAX_EXPONENT = 700
@@ -42,26 +36,60 @@ class TextScore(NamedTuple):
     num_bytes: int  # of the text that the ids decode to, in UTF-8
 
 
-def score_text(
+def score_texts(
     model: GPT,
     tokenizer: Tokenizer,
-    text: str,
+    texts: Sequence[str],
     eot: int,
     *,
-    words: int = 0,
     stride: int = 0,
-    micro_batch: int = 8,
-) -> dict[str, float | int | None]:
-    """Return figures of how well the model predicts `text`.
+    device_batch_size: int = 8,
+    ranks: Ranks | None = None,
+) -> list[TextScore]:
+    """Return the scores of those texts that the tokenizer can write.
 
-    Each token is predicted once, the first one from an end-of-text. `word_perplexity` divides by
-    `words`, or, for 0, by those between white space. `stride` is as in `score_documents`. The
-    result has tokens, words, bytes, loss (nats per token), perplexity (per token), word_perplexity
-    (None over 1e304), and bits_per_byte (of the text that the ids decode to, in UTF-8). Raises
-    ValueError if there is no text that the tokenizer can write, if the stride is longer than the
-    context, or if the loss is not finite.
+    Each token is predicted once, the first one from an end-of-text, and each window predicts
+    `stride` tokens; 0 means the context, which gives contiguous chunks. A tokenizer may lose
+    characters that its vocabulary lacks: bytes are counted from its ids. Raises ValueError if it
+    can write no text, or for a stride that is longer than the context.
     """
-    (score,) = score_texts(model, tokenizer, [text], eot, stride=stride, micro_batch=micro_batch)
+    block_size = model.config.block_size
+    if not 0 <= stride <= block_size:
+        raise ValueError(f"stride {stride} is not between 0 and the model's context {block_size}")
+    sizes: list[tuple[int, int]] = []
+    windows = []
+    for text in texts:
+        ids = tokenizer.encode(text)
+        num_bytes = min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids))
+        if not num_bytes:
+            continue
+        for window in text_windows([eot, *ids], block_size, stride):
+            windows.append((len(sizes), window))
+        sizes.append((len(ids), num_bytes))
+    if not sizes:
+        raise ValueError(
+            "there is no text, or the tokenizer cannot write any of it: it has no perplexity"
+        )
+    # The longest first: little padding, and a lack of memory shows at once.
+    windows.sort(key=lambda window: -len(window[1].ids))
+    ranks = ranks or Ranks(0, 1, model.wte.weight.device)
+    # There is nothing to mask in a window with one document.
+    blocks = DocumentBlocks(eot=eot, mask=False)
+    scores = score_windows(
+        model, [window for _, window in windows], ranks, blocks, device_batch_size
+    )
+    nats = torch.zeros(len(sizes), dtype=torch.float64)
+    nats.index_add_(0, torch.tensor([number for number, _ in windows]), scores)
+    return [TextScore(total, *size) for total, size in zip(nats.tolist(), sizes, strict=True)]
+
+
+def describe_score(score: TextScore, text: str, words: int = 0) -> dict[str, float | int | None]:
+    """Return the figures of a text's score.
+
+    They are tokens, words, bytes, loss (nats per token), bits_per_byte, perplexity (per token) and
+    word_perplexity. That divides by `words`, or, for 0, by those between white space. Raises
+    ValueError if the loss is not finite.
+    """
     text_bytes = len(text.encode("utf-8", "surrogatepass"))
     if score.num_bytes < text_bytes:
         note(
@@ -89,103 +117,6 @@ def _perplexity(nats: float) -> float | None:
     A text without white space may reach that per word.
     """
     return math.exp(nats) if nats < _MAX_EXPONENT else None
-
-
-def score_texts(
-    model: GPT,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    eot: int,
-    *,
-    stride: int = 0,
-    micro_batch: int = 8,
-) -> list[TextScore]:
-    """Return the scores of those texts that the tokenizer can write.
-
-    A tokenizer may lose characters that its vocabulary lacks: bytes are counted from its ids.
-    Raises ValueError if it can write no text.
-    """
-    documents = []
-    sizes = []
-    for text in texts:
-        ids = tokenizer.encode(text)
-        num_bytes = min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids))
-        if num_bytes:
-            documents.append(ids)
-            sizes.append(num_bytes)
-    if not documents:
-        raise ValueError(
-            "there is no text, or the tokenizer cannot write any of it: it has no perplexity"
-        )
-    nats = score_documents(model, documents, eot, stride=stride, micro_batch=micro_batch)
-    return [
-        TextScore(document_nats, len(ids), num_bytes)
-        for document_nats, ids, num_bytes in zip(nats.tolist(), documents, sizes, strict=True)
-    ]
-
-
-# There is nothing to mask in a window with one document.
-_ONE_DOCUMENT = DocumentBlocks(eot=0, mask=False)
-
-
-class _Window(NamedTuple):
-    """A part of a document to predict: the last of the ids' successors are the targets."""
-
-    document: int
-    ids: list[int]
-    targets: list[int]
-
-
-def score_documents(
-    model: GPT,
-    documents: Sequence[Sequence[int]],
-    eot: int,
-    *,
-    stride: int = 0,
-    micro_batch: int = 8,
-) -> torch.Tensor:
-    """Return the negative log-likelihood of each document in nats (N,), in float64.
-
-    A document's first token follows an end-of-text. Each window predicts `stride` tokens, which so
-    see at least context − stride tokens before them. 0 means the context, which gives contiguous
-    chunks. Raises ValueError for a stride that is longer than the context.
-    """
-    context = model.config.context
-    device = model.wte.weight.device
-    if not 0 <= stride <= context:
-        raise ValueError(f"stride {stride} is not between 0 and the model's context {context}")
-    windows = []
-    for number, ids in enumerate(documents):
-        for known_ids, next_ids in text_windows([eot, *ids], context, stride):
-            windows.append(_Window(number, known_ids, next_ids))
-    # The longest first: little padding, and a lack of memory shows at once.
-    windows.sort(key=lambda window: -len(window.ids))
-    nats = torch.zeros(len(documents), dtype=torch.float64)
-    for first in range(0, len(windows), micro_batch):
-        batch = windows[first : first + micro_batch]
-        shape = (len(batch), len(batch[0].ids))
-        inputs = torch.zeros(shape, dtype=torch.int64)
-        targets = torch.full(shape, IGNORED)
-        for row, window in enumerate(batch):
-            end = len(window.ids)
-            inputs[row, :end] = torch.tensor(window.ids)
-            targets[row, end - len(window.targets) : end] = torch.tensor(window.targets)
-        of_windows = score_windows(model, inputs.to(device), targets.to(device), _ONE_DOCUMENT)
-        nats.index_add_(0, torch.tensor([window.document for window in batch]), of_windows.cpu())
-    return nats
-
-
-def text_windows(
-    stream: list[int], context: int, stride: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield inputs and targets that predict each token of stream[1:] once.
-
-    Only the last `stride` inputs have targets; 0 for all.
-    """
-    stride = stride or context
-    for done in range(0, len(stream) - 1, stride):
-        end = min(done + stride, len(stream) - 1)
-        yield stream[max(0, done + stride - context) : end], stream[done + 1 : end + 1]
 
 
 # Megatron-LM's detokenizer. The first is inside numbers and compounds.
@@ -224,7 +155,7 @@ def detokenize(text: str) -> str:
 
 @dataclass(frozen=True)
 class EvaluateOptions(ModelOptions):
-    """Settings of `trainer.tools.evaluate`."""
+    """Settings of `trainer.evaluate`."""
 
     data: tuple[str, ...] = option(
         (), "token shards: the validation loss over their val split", metavar="DIR", is_path=True
@@ -242,7 +173,7 @@ class EvaluateOptions(ModelOptions):
     detokenize: bool = option(
         False, "turn WikiText's tokens into running text, for a model not trained on them"
     )
-    micro_batch: int = option(8, "windows in one forward pass", minimum=1)
+    device_batch_size: int = option(8, "windows in one forward pass", minimum=1)
 
 
 def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
@@ -258,42 +189,45 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
         if options.data:
             result |= _evaluate_data(trained, options, ranks)
         if options.text:
-            result |= _evaluate_text(trained, options.text, options)
-        return result if ranks.is_main else {}
+            result |= _evaluate_text(trained, options, ranks)
+        if not ranks.is_main:
+            return {}
+        return result
 
 
 def _evaluate_data(trained: Pretrained, options: EvaluateOptions, ranks: Ranks) -> dict[str, Any]:
     corpora = open_corpora(options.data)
     trained.check_tokenizer(corpora.tokenizer, options.data[0])
-    windows = validation_windows(corpora, trained.model.config.context, options.windows)
+    windows = validation_windows(corpora, trained.model.config.block_size, options.windows)
     names = ", ".join(options.data)
-    if windows is None:
+    if not windows:
         raise ValueError(f"{names}: there is no document in the val split; give other --data")
-    loss = validation_loss(trained.model, windows, ranks, trained.blocks, options.micro_batch)
-    if not math.isfinite(loss):
+    nats = score_windows(trained.model, windows, ranks, trained.blocks, options.device_batch_size)
+    if not nats.isfinite().all():
         raise ValueError(f"the model's loss on {names} is not finite")
-    figures = val_figures(loss, windows, count_bytes(windows, corpora.tokenizer))
+    figures = ValidationSet.of_windows(windows, corpora.tokenizer).figures(nats)
     return {"val_windows": len(windows), **figures}
 
 
-def _evaluate_text(trained: Pretrained, path: str, options: EvaluateOptions) -> dict[str, Any]:
-    text = read_text(path, "text")
+def _evaluate_text(trained: Pretrained, options: EvaluateOptions, ranks: Ranks) -> dict[str, Any]:
+    text = read_text(options.text or "", "text")
     words = 0
     if options.wikitext:
         # Before the text is changed: published perplexities count the words of the original.
         words = published_words(text)
     if options.detokenize:
         text = detokenize(text)
-    figures = score_text(
+    (score,) = score_texts(
         trained.model,
         Tokenizer(trained.tokenizer),
-        text,
+        [text],
         trained.eot,
-        words=words,
         stride=options.stride,
-        micro_batch=options.micro_batch,
+        device_batch_size=options.device_batch_size,
+        ranks=ranks,
     )
-    return {"text": path, "stride": options.stride or trained.model.config.context, **figures}
+    stride = options.stride or trained.model.config.block_size
+    return {"text": options.text, "stride": stride, **describe_score(score, text, words)}
 
 
 def print_figures(model: str, options: EvaluateOptions) -> None:
@@ -304,7 +238,7 @@ def print_figures(model: str, options: EvaluateOptions) -> None:
 
 main = partial(
     run_command,
-    "trainer.tools.evaluate",
+    "trainer.evaluate",
     __doc__,
     {"model": MODELS},
     EvaluateOptions,

@@ -1,5 +1,5 @@
 """Export a checkpoint as a folder that Hugging Face's transformers loads: `python -m
-trainer.tools.export RUN FOLDER`.
+trainer.export RUN FOLDER`.
 
 `hf upload OWNER/NAME FOLDER` sends it to the Hub.
 """
@@ -20,7 +20,7 @@ from trainer.signing import signer_of
 
 @dataclass(frozen=True)
 class ExportOptions(CheckpointOptions):
-    """Settings of `trainer.tools.export`."""
+    """Settings of `trainer.export`."""
 
     sign_key: str | None = option(
         None,
@@ -54,7 +54,7 @@ _ARGUMENTS = {
     "model": "a checkpoint, or a run's folder for its newest",
     "folder": "where the model goes",
 }
-main = partial(run_command, "trainer.tools.export", __doc__, _ARGUMENTS, ExportOptions, export)
+main = partial(run_command, "trainer.export", __doc__, _ARGUMENTS, ExportOptions, export)
 
 
 if __name__ == "__main__":

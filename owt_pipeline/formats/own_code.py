@@ -1,4 +1,7 @@
-"""Load and describe functions of the user's own, which an option names as `module:function`."""
+"""Load and describe functions that an option names.
+
+A name is `module:function` of the user's own, or an entry point of an installed package.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,29 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.additions import EXTRACTORS, FILTERS, Addition, additions_to
+from owt_pipeline.errors import UsageError, UserError
+
+_GROUPS = {"signals": FILTERS, "extractor": EXTRACTORS}
+
+
+def _addition_of(name: str, option: str) -> Addition | None:
+    """Return the entry point that a name means; None for `module:function`."""
+    if ":" in name:
+        return None
+    addition = additions_to(_GROUPS[option]).get(name)
+    if addition is None:
+        raise UsageError(
+            f"{option}: {name!r} is not module:function, and no installed package adds it"
+        )
+    return addition
 
 
 def load_own(name: str, option: str) -> Callable[..., Any]:
-    """Load the function `name`, `module:function`; raise UserError, which names `option`."""
-    module_name, _, attribute = name.partition(":")
+    """Load the function `name`; raise UserError, which names `option`."""
+    addition = _addition_of(name, option)
+    target = addition.target if addition else name
+    module_name, _, attribute = target.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
         stem = os.path.basename(module_name).removesuffix(".py")
         raise UserError(
@@ -64,15 +84,22 @@ def try_own(function: Callable[..., Any], argument: Any, name: str, option: str)
 
 
 def describe_own(name: str, option: str) -> dict[str, str]:
-    """Return the name of the user's function and the SHA-256 of its source, for a stage's key.
+    """Return the name of a function, its package and the SHA-256 of its source, for a stage's key.
 
     The source is the file of its module, and the file of the module in which it is defined, if that
     is another one. A module without a file has no digest. Raises UserError.
     """
-    modules = dict.fromkeys([load_own(name, option).__module__, name.partition(":")[0]])
+    addition = _addition_of(name, option)
+    target = addition.target if addition else name
+    modules = dict.fromkeys([load_own(name, option).__module__, target.partition(":")[0]])
     files = dict.fromkeys(getattr(sys.modules.get(module), "__file__", None) for module in modules)
     digest = hashlib.sha256()
     for path in filter(None, files):
         with open(path, "rb") as file:
             digest.update(file.read())
-    return {"name": name} | ({"sha256": digest.hexdigest()} if any(files) else {})
+    description = {"name": name}
+    if addition:
+        description["package"] = addition.package
+    if any(files):
+        description["sha256"] = digest.hexdigest()
+    return description
