@@ -302,7 +302,7 @@ def test_redirects_lead_to_files_and_hosts_of_other_shards(
     # A part indexes several files, and a range has several shards.
     monkeypatch.setattr(fetch_stage, "MAX_INDEX_PARTS", 2)
     monkeypatch.setattr(shards, "_MAX_RANGES", 3)
-    urls = [f"http://host-{i}.example/" for i in range(9)]
+    urls = [f"https://host-{i}.example/" for i in range(9)]
     files = []
     for number, (url, target) in enumerate(pairwise(urls)):
         header = ("Location", target)
@@ -311,11 +311,11 @@ def test_redirects_lead_to_files_and_hosts_of_other_shards(
     files[0].write_bytes(
         files[0].read_bytes() + archive([(urls[-1], 1, "HTTP/1.1 200 OK", HTML, page("end"))])
     )
-    runtime = write_urls([*urls[:-1], "http://absent.example/"], num_shards=num_shards)
+    runtime = write_urls([*urls[:-1], "https://absent.example/"], num_shards=num_shards)
     manifest = fetch(runtime, *files)
     bodies = {url: found.body for url, found in responses(runtime, manifest).items()}
     assert bodies == dict.fromkeys(urls[:-1], page("end"))
-    absent = rejects(runtime, manifest)["http://absent.example/"]
+    absent = rejects(runtime, manifest)["https://absent.example/"]
     assert absent == ("not_archived", "no capture of a page in 8 archive files")
     counts = {entry["name"]: entry["responses"] for entry in manifest.properties["archives"]}
     assert counts == {file.name: 1 + (file is files[0]) for file in files}
