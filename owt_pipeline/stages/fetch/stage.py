@@ -199,7 +199,6 @@ class Fetch(Stage):
     options = Options
     version = 12
     libraries = ("fastwarc", "isal")
-    history = "rounds"
     steps = (
         Step(_index_archives, "index", keys=_index_parts),
         Step(_write_captures, "captures", keys=_ranges_of_shards),
@@ -271,9 +270,9 @@ class Fetch(Stage):
 
     def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
-    ) -> Any:
-        """Return how often its failed or lost URLs were requested again; None for never."""
-        return root.rounds.get(str(shard))
+    ) -> dict[str, Any]:
+        """Return how often its failed or lost URLs were requested again."""
+        return {"rounds": root.rounds.get(str(shard))}
 
     def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
         from owt_pipeline.stages.fetch.rounds import start_retry_rounds
