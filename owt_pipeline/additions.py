@@ -41,12 +41,17 @@ class Addition:
 
 @functools.cache
 def additions_to(group: str) -> Mapping[str, Addition]:
-    """Return the entry points of a group by name."""
+    """Return the entry points of a group by name; raise UserError if two packages share a name."""
     from importlib.metadata import entry_points
 
     addition_by_name: dict[str, Addition] = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else ""
+        if point.name in addition_by_name:
+            other = addition_by_name[point.name].package
+            raise UserError(
+                f"{other} and {package} both add {point.name} to {group}; uninstall one"
+            )
         addition_by_name[point.name] = Addition(point.value, package)
     return addition_by_name
 

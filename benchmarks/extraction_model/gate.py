@@ -217,16 +217,19 @@ def main() -> int:
     arguments = parser.parse_args()
     web = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     pages = read_labelled(web)
+    if not arguments.store:
+        # What the release lacks is known before the fits, which take minutes each.
+        try:
+            read_release(pages, arguments.seeds, RELEASE)
+        except ValueError as error:
+            sys.exit(str(error))
     labelled = examples(pages, arguments.cache)
     judged, after = judge_held_out(
         pages, labelled, arguments.folds, arguments.seeds, folder=arguments.models
     )
     if arguments.store:
         store(judged, after, RELEASE)
-    try:
-        before = read_release(judged, arguments.seeds, RELEASE)
-    except ValueError as error:
-        sys.exit(str(error))
+    before = read_release(judged, arguments.seeds, RELEASE)
     changes = compare(judged, before, after)
     print(*changes, sep="\n")
     for line in rule_lines(load(), pages, read_news(web)):

@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.errors import raise_unless_damage
-from owt_pipeline.formats.file_kinds import is_web_page
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
@@ -36,12 +35,10 @@ from owt_pipeline.formats.warc import (
 )
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_ARC_MAGIC = b"filedesc:"
 _LF_HEAD = re.compile(rb"WARC/\d\.\d+\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
 _CONTENT_LENGTH = re.compile(rb"\nContent-Length:[ \t]*(\d+)", re.IGNORECASE)
 _PIECE_BYTES = 1 << 16
-_MAKE_WARC = "make a WARC file of it with `warcio recompress FILE COPY.warc.gz`"
 _CONVERT = "make a copy that can be read with `warcio recompress FILE COPY.warc.gz`"
 
 
@@ -116,19 +113,10 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
             return
         start = _start_of_record(file, first)
         file.seek(0)
-    if start.startswith(_ARC_MAGIC):
-        yield Broken(None, "an ARC file, and only WARC files are read", _MAKE_WARC)
-    elif start.startswith(b"WARC/"):
+    if start.startswith(b"WARC/"):
         yield from _captures(file, size, is_gzip)
     elif size:
-        yield Broken(None, _not_a_warc(start))
-
-
-def _not_a_warc(start: bytes) -> str:
-    """Return why a file that begins with `start` is not a WARC file."""
-    if is_web_page(start):
-        return "not a WARC file but a web page, such as the error page of a server"
-    return f"not a WARC file, since it begins with {start[:20]!r}"
+        yield Broken(None, f"not a WARC file, since it begins with {start[:20]!r}")
 
 
 def _start_of_record(file: BinaryIO, at: int) -> bytes:

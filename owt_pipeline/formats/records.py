@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -228,38 +229,20 @@ def _json_records(file: BinaryIO, path: str, name: str) -> Iterator[Record]:
 
 
 def _check_is_json_lines(first_line: bytes, path: str) -> None:
-    """Raise UserError for one JSON text in place of a text on each line."""
+    """Raise UserError for an array, and for an object over several lines."""
     value: Any = None
     with contextlib.suppress(ValueError):
         value = parse_json(first_line)
-    is_unfinished = value is None and first_line.endswith((b"[", b"{", b","))
     is_array = isinstance(value, list) and any(isinstance(item, dict) for item in value)
-    if first_line.startswith(b"[") and (is_array or is_unfinished):
-        raise UserError(
-            f"{path} is a JSON array; expected JSON Lines, an object on each line: convert it "
-            f"(jq -c '.[]' {path} > {_named_as_lines(path)})"
-        )
-    if first_line.endswith(b"},") and _is_object(first_line[:-1]):
-        raise UserError(
-            f"{path} has commas between its objects; expected JSON Lines, an object on each line: "
-            f"convert it (sed 's/}},[[:space:]]*$/}}/' {path} > {_named_as_lines(path)})"
-        )
-    if first_line.startswith(b"{") and is_unfinished:
-        raise UserError(
-            f"{path} is pretty-printed JSON, with objects over several lines; expected JSON Lines, "
-            f"an object on each line: convert it (jq -c . {path} > {_named_as_lines(path)})"
-        )
-
-
-def _is_object(text: bytes) -> bool:
-    with contextlib.suppress(ValueError):
-        return isinstance(parse_json(text), dict)
-    return False
-
-
-def _named_as_lines(path: str) -> str:
-    folder, slash, file = path.rpartition("/")
-    return f"{folder}{slash}{file.partition('.')[0]}-lines.jsonl"
+    is_part = value is None and first_line.startswith((b"[", b"{"))
+    if not is_array and not (is_part and first_line.endswith((b"[", b"{", b","))):
+        return
+    lines = shlex.quote(f"{path.removesuffix('.json')}-lines.jsonl")
+    raise UserError(
+        f"{path} is JSON over several lines, or an array; expected JSON Lines, an object on each "
+        "line: convert it (jq -c 'if type == \"array\" then .[] else . end' "
+        f"{shlex.quote(path)} > {lines})"
+    )
 
 
 def _csv_records(

@@ -19,6 +19,9 @@ from benchmarks.extraction_model.gate import (
     store,
 )
 from benchmarks.extraction_model.labelled_pages import LabelledPage, read_labelled
+from benchmarks.extraction_model.news import read_news
+from benchmarks.extraction_model.rules import RULES, rule_lines
+from owt_pipeline.stages.extract.content.model import load
 
 NUM_PAGES = 400
 
@@ -119,3 +122,13 @@ def test_a_fold_is_extracted_as_well_as_by_the_last_release(testdata: Path) -> N
     assert [fault for change in changes for fault in change.faults] == [], "\n".join(
         map(str, changes)
     )
+
+
+def test_each_rule_is_switched_off_by_itself(testdata: Path) -> None:
+    pages = read_labelled(testdata / "web", ("readability",))[:8]
+    lines = list(rule_lines(load(), pages, read_news(testdata / "web")[:8]))
+    assert [line[2:18].strip() for line in lines[1:]] == [rule.name for rule in RULES]
+    num_changed = [int(line[18:24]) for line in lines[1:]]
+    # Most rules change one page in a hundred.
+    assert max(num_changed) > 0
+    assert {line[24:] for line in lines[1:]} != {lines[0][24:]}

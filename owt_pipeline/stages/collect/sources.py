@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from owt_pipeline.additions import SOURCES, added_kinds, package_of
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.files import find_files, start_of
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.stages.collect.dumps import BLOCKS, Dump
@@ -35,7 +36,20 @@ KINDS: tuple[SourceKind, ...] = (Dump(), LinkTable(), Warc(), Subreddit())
 
 @functools.cache
 def kinds() -> tuple[SourceKind, ...]:
-    """Return all kinds: a kind that a package adds comes before the built-in kind of its option."""
+    """Return all kinds: a kind that a package adds comes before the built-in kind of its option.
+
+    Raises UserError for a kind of a package that could not be told from a built-in one, or whose
+    option does not exist.
+    """
+    built_in_names = {kind.name for kind in KINDS}
+    options = [kind.option for kind in KINDS if kind.accepted is not None]
+    for kind, package in added_kinds(SOURCES).items():
+        if kind.name in built_in_names or kind.option not in options:
+            raise UserError(
+                f"{package}: the kind of source {kind.name!r} of --{kind.option}: expected another "
+                f"name than {', '.join(sorted(built_in_names))}, and an option of "
+                f"{', '.join(options)}"
+            )
     ordered: list[SourceKind] = []
     for built_in in KINDS:
         ordered += [kind for kind in added_kinds(SOURCES) if kind.option == built_in.option]

@@ -183,7 +183,6 @@ class Fetch(Stage):
     options = Options
     version = 12
     libraries = ("fastwarc", "isal")
-    history = "rounds"
     steps = (
         Step(_index_archive, "index", keys=_archive_files),
         Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
@@ -254,9 +253,9 @@ class Fetch(Stage):
 
     def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
-    ) -> Any:
-        """Return how often its failed or lost URLs were requested again; None for never."""
-        return root.rounds.get(str(shard))
+    ) -> dict[str, Any]:
+        """Return how often its failed or lost URLs were requested again."""
+        return {"rounds": root.rounds.get(str(shard))}
 
     def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
         from owt_pipeline.stages.fetch.rounds import start_retry_rounds

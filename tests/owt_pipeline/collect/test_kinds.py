@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,31 @@ def test_sources_of_another_kind_are_collected_next_to_tables(tmp_path: Path) ->
 def test_a_message_names_the_flag_of_each_kind() -> None:
     assert STAGE.flags == {kind.name: f"--{kind.option}" for kind in sources.kinds()}
     assert all(hasattr(Options(), kind.option) for kind in sources.kinds())
+
+
+@pytest.mark.parametrize("attribute", ['name = "links"', 'option = "bookmarks"'])
+def test_a_kind_that_cannot_be_told_apart_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str
+) -> None:
+    install_documented(tmp_path, "new-source.md")
+    module = tmp_path / "owt_bookmarks.py"
+    name = attribute.split()[0]
+    module.write_text(re.sub(rf"\b{name} = .*", attribute, module.read_text(), count=1))
+    with installed_packages(tmp_path, monkeypatch), pytest.raises(UserError, match="expected an"):
+        sources.kinds()
+
+
+def test_two_packages_with_one_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_documented(tmp_path, "new-source.md")
+    (info,) = tmp_path.glob("*.dist-info")
+    other = tmp_path / "other-1.0.dist-info"
+    other.mkdir()
+    for file in info.iterdir():
+        (other / file.name).write_text(file.read_text().replace("owt-bookmarks", "other"))
+    with installed_packages(tmp_path, monkeypatch), pytest.raises(UserError, match="both add"):
+        sources.kinds()
 
 
 def test_a_file_is_of_the_first_kind_that_matches_it(

@@ -109,6 +109,7 @@ def test_misleading_name_does_not_remove_the_page(wrapper: str) -> None:
         ("<aside><p>Nine litres, not ten.</p></aside><p>{0}</p>", False),
         ("<div><p>{0}</p></div><aside><p>Nine litres.</p></aside><p>{0}</p>", False),
         ("<p>{0}</p><aside><p><a href=/>Two boats</a></p></aside><p>{0}</p>", False),
+        ("<p>{0}</p><aside><h3>Two boats</h3><p>Nine litres.</p></aside><p>{0}</p>", False),
         ("<p>{0}</p><div class=box role=alert>Nine litres.</div><p>{0}</p>", True),
         ("<p>{0}</p><div role=alert>Nine litres.</div>", False),
     ],

@@ -3,7 +3,7 @@
 A single line that repeats, while the other lines around it are new, stays: `Location: Boston` in
 two entries of a list, or a heading that the table of contents has before.
 
-The module adds .0020 of F1 on WCXB.
+The module earns .0020 of F1 on WCXB, by 150 of 1,957 labelled texts.
 """
 
 from __future__ import annotations

@@ -334,7 +334,8 @@ class _Reader(Structure):
             if self._at.form == HEADING and self._at.parent is not None:
                 ignore_name(self._at.parent, href[1:])
         relation = attributes.get("rel", "")
-        self._has_paging |= relation in _PAGING
+        if not _PAGING.isdisjoint(relation.lower().split()):
+            self._has_paging = True
         if relation or "creativecommons.org/" in href:
             self._marks.link("a", relation, href, self._at)
 

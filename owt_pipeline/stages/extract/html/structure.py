@@ -265,9 +265,9 @@ class Structure:
                 container.kind &= ~CHROME
         elif tag == "aside":
             has_links = any(block.link_chars > block.chars / 2 for block in blocks)
+            # With a heading, it is a box with a text of its own.
+            is_note = not has_links and all(block.form != HEADING for block in blocks)
             last = self.blocks[container.start - 1].container if container.start else container
-            # In an article, it is a box with another story.
-            is_note = not has_links and self.page.metas.get("og:type") != "article"
             if last.tag == "p" and last.parent is container.parent and is_note:
                 self._aside = container
         elif tag == "noscript":
