@@ -18,14 +18,7 @@ from typing import Any, BinaryIO
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.errors import raise_unless_damage
-from owt_pipeline.formats.messages import (
-    REDIRECTS,
-    BadMessage,
-    content_type_of,
-    header,
-    split_response,
-)
-from owt_pipeline.formats.urls import redirected
+from owt_pipeline.formats.messages import BadMessage, content_type_of, split_response
 from owt_pipeline.formats.warc import (
     MAX_BODY_BYTES,
     BadRecord,
@@ -54,7 +47,6 @@ class Capture:
       url: its target URI as written.
       date: time of capture, seconds since 1970 in UTC; 0 if unknown.
       status: HTTP status code; 0 for bytes that are not an HTTP response.
-      location: absolute target of a redirect; None if it is not one.
       content_type: the Content-Type header as sent; None if there is none.
       offset: first byte of its record.
       length: bytes of its record, or more.
@@ -63,7 +55,6 @@ class Capture:
     url: str
     date: int
     status: int
-    location: str | None
     content_type: str | None
     offset: int
     length: int
@@ -292,28 +283,12 @@ def _capture(at: int, url: str, date: int, block: bytes, end: int) -> Capture:
         status, headers, _ = split_response(block)
     except BadMessage:
         # It is of HTTP/0.9 or another protocol. `read_record` gives the reason.
-        return Capture(
-            url, date, status=0, location=None, content_type=None, offset=at, length=end - at
-        )
-    location = None
-    if status in REDIRECTS:
-        location = absolute(url, header(headers, "location"))
+        return Capture(url, date, status=0, content_type=None, offset=at, length=end - at)
     return Capture(
         url=url,
         date=date,
         status=status,
-        location=location,
         content_type=content_type_of(headers),
         offset=at,
         length=end - at,
     )
-
-
-def absolute(url: str, location: str | None) -> str | None:
-    """Return the target of a response's Location header, absolute; None if it is not a URL."""
-    if not location:
-        return None
-    try:
-        return redirected(url, location)
-    except ValueError:
-        return None
