@@ -43,14 +43,15 @@ DETERMINISTIC = (
 TIMING_SAVES = """
 import json, sys, time
 from pathlib import Path
-from trainer import checkpoint, train
+from trainer import checkpoint
+from trainer.__main__ import main
 save, waits = checkpoint.Saver.save, []
 def timed(self, *arguments, **named):
     start = time.perf_counter()
     save(self, *arguments, **named)
     waits.append(time.perf_counter() - start)
 checkpoint.Saver.save = timed
-if train.main(sys.argv[1:]):
+if main(sys.argv[1:]):
     sys.exit(1)
 Path(sys.argv[sys.argv.index("--out") + 1], "waits.json").write_text(json.dumps(waits))
 """

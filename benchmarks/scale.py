@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py small
     python benchmarks/scale.py requests
-    python benchmarks/scale.py shards [--shards 65535]
+    python benchmarks/scale.py products [--size 8]
 
 `small` measures the fixed cost of a run: 8 of the demo's pages from their WARC file to the report,
 the same command when all is finished, and the import of Beam, which is a part of the first. It
@@ -12,8 +12,10 @@ prints the fastest of five.
 shards in an emulator of Cloud Storage (fake-gcs-server, `make .venv-servers/installed`), behind a
 proxy that counts. The requests of a run that the second has more belong to its additional parts.
 
-`shards` measures a dataset of very many shards: `collect`, the same when all is finished, `owt
-verify` of every byte, and the peak memory of a process.
+`products` doubles two dimensions of small runs, first each and then both, and counts the calls of
+functions, which do not depend on how busy the machine is. What both doublings cost together beyond
+the sum of each is the cost of a product, such as shards times archive files. It prints each
+product's share of the growth, and exits with 1 if one besides KNOWN_PRODUCTS is more than a fifth.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from __future__ import annotations
 import argparse
 import http.server
 import itertools
+import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,7 @@ from typing import ClassVar
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
+from owt_pipeline.formats.warc import response_record
 from owt_pipeline.pipeline import STAGES
 
 NUM_SMALL_RUNS = 5
@@ -159,27 +162,116 @@ def print_fastest(name: str, work: Callable[[int], None]) -> None:
     print(f"{name}: {min(all_seconds):.2f} s", flush=True)
 
 
-def measure_many_shards(arguments: argparse.Namespace) -> int:
-    """Print the seconds and the memory of commands over a dataset of many shards."""
-    with tempfile.TemporaryDirectory(prefix="shards-") as folder:
-        links = Path(folder, "urls.txt")
-        with links.open("w") as file:
-            for number in range(3 * arguments.shards):
-                file.write(f"https://host-{number}.example/{number}\n")
-        collect = ["run", f"{folder}/run", "--until", "collect", "--links", links]
-        collect += ["--num_shards", arguments.shards]
-        commands = {
-            "collect": collect,
-            "again, when all is finished": collect,
-            "owt verify, every byte": ["verify", f"{folder}/run"],
-        }
-        for name, command in commands.items():
-            started = time.perf_counter()
-            run_owt(*command)
-            print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
-    peak_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"{arguments.shards:,} shards, a process takes {peak_mib:.0f} MiB at most")
-    return 0
+def write_archives(folder: Path, num_urls: int, num_archives: int, host: str = "host") -> None:
+    """Write the URLs, each of another host, and WARC files that have their pages."""
+    urls = [f"http://{host}-{number}.example/" for number in range(num_urls)]
+    Path(folder, "urls.txt").write_text("\n".join(urls))
+    header = [("Content-Type", "text/html")]
+    for number in range(num_archives):
+        records = []
+        for url in urls[number::num_archives]:
+            records.append(response_record(url, 1, "HTTP/1.1 200 OK", header, b"<p>A page.</p>"))
+        Path(folder, f"{number}.warc").write_bytes(b"".join(records))
+
+
+def write_texts(folder: Path, num_texts: int) -> None:
+    """Write different texts with URLs."""
+    with Path(folder, "texts.jsonl").open("w") as file:
+        for number in range(num_texts):
+            words = [f"{number}-{place}" for place in range(20)]
+            row = {"url": f"http://host-{number}.example/", "text": " ".join(words)}
+            file.write(json.dumps(row) + "\n")
+
+
+def fetch_archives(folder: Path, num_shards: int, num_archives: int) -> int:
+    """Return the calls of a run that fetches pages from archive files."""
+    write_archives(folder, num_urls=8 * num_archives, num_archives=num_archives)
+    fetch = ["run", folder / "run", "--until", "fetch", "--num_shards", num_shards]
+    return count_calls(*fetch, "--links", folder / "urls.txt", "--pages_from", folder / "*.warc")
+
+
+def add_archives(folder: Path, num_generations: int, num_archives: int) -> int:
+    """Return the calls of runs that each add a generation with archive files."""
+    calls = 0
+    for number in range(num_generations):
+        generation = folder / str(number)
+        generation.mkdir()
+        write_archives(generation, num_archives, num_archives, host=f"host-{number}")
+        fetch = ["run", folder / "run", "--until", "fetch", "--num_shards", 2, "--add"]
+        inputs = ["--links", generation / "urls.txt", "--pages_from", generation / "*.warc"]
+        calls += count_calls(*fetch, *inputs)
+    return calls
+
+
+def find_duplicates(folder: Path, num_shards: int, num_ranges: int) -> int:
+    """Return the calls of a run that compares texts by ranges of hashes."""
+    write_texts(folder, num_texts=256)
+    run_owt("import", folder / "run", folder / "texts.jsonl", "--num_shards", num_shards)
+    dedupe = ["run", folder / "run", "--until", "dedupe", "--min_tokens", 1, "--languages", "all"]
+    return count_calls(*dedupe, hashes_of_range=256 * 21 // num_ranges)
+
+
+def take_down(folder: Path, num_takedowns: int, num_documents: int) -> int:
+    """Return the calls of the command that takes documents down."""
+    write_texts(folder, num_documents)
+    run = ["run", folder / "run", "--until", "export", "--min_tokens", 1, "--languages", "all"]
+    run_owt("import", folder / "run", folder / "texts.jsonl", "--num_shards", 2)
+    run_owt(*run)
+    urls = [f"http://host-{number}.example/" for number in range(num_takedowns)]
+    Path(folder, "forget.txt").write_text("\n".join(urls))
+    # The command rebuilds `corpus/`, too.
+    return count_calls("forget", folder / "run", folder / "forget.txt")
+
+
+PRODUCTS = {
+    "shards x archive files": fetch_archives,
+    "generations x archive files": add_archives,
+    "shards x ranges": find_duplicates,
+    "takedowns x documents": take_down,
+}
+# Each part sends a handle to each range. Their number is limited (`dedupe/steps.py`).
+KNOWN_PRODUCTS = ("shards x ranges",)
+MAX_SHARE_OF_PRODUCT = 0.2
+
+COUNT_CALLS = """
+import itertools, sys, threading
+from owt_pipeline.cli import main
+from owt_pipeline.stages.dedupe import steps
+steps.MIN_HASHES_OF_RANGE = int(sys.argv.pop(1))
+calls = itertools.count()
+def count(*_): next(calls)
+threading.setprofile(count)
+sys.setprofile(count)
+code = main(sys.argv[1:])
+sys.setprofile(None)
+print("calls", next(calls))
+"""
+
+
+def count_calls(*arguments: object, hashes_of_range: int = 1 << 21) -> int:
+    """Return how often `owt` with one worker calls a function, returns from it or calls C."""
+    command = [sys.executable, "-c", COUNT_CALLS, hashes_of_range, *arguments]
+    command += ["--workers", 1, "--quiet"]
+    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout.split()[-1])
+
+
+def measure_products(arguments: argparse.Namespace) -> int:
+    """Print the calls of each pair of dimensions, doubled; return 1 if a product is not known."""
+    is_known = True
+    for name, run_sizes in PRODUCTS.items():
+        calls = []
+        for sizes in itertools.product((arguments.size, 2 * arguments.size), repeat=2):
+            with tempfile.TemporaryDirectory(prefix="products-") as folder:
+                calls.append(run_sizes(Path(folder), *sizes))
+        neither, second, first, both = calls
+        product = (both - first - second + neither) / (both - neither)
+        print(
+            f"{name}: {neither:,} + {first - neither:,} + {second - neither:,}", end="", flush=True
+        )
+        print(f", both {both - neither:,}: {product:.0%} of the growth is a product")
+        is_known &= product < MAX_SHARE_OF_PRODUCT or name in KNOWN_PRODUCTS
+    return int(not is_known)
 
 
 def run_owt(*arguments: object) -> None:
@@ -202,9 +294,9 @@ def main() -> int:
     commands = parser.add_subparsers(required=True)
     commands.add_parser("small").set_defaults(run_command=measure_small_run)
     commands.add_parser("requests").set_defaults(run_command=count_requests)
-    shards = commands.add_parser("shards")
-    shards.add_argument("--shards", type=int, default=65_535)
-    shards.set_defaults(run_command=measure_many_shards)
+    products = commands.add_parser("products")
+    products.add_argument("--size", type=int, default=8)
+    products.set_defaults(run_command=measure_products)
     arguments = parser.parse_args()
     return int(arguments.run_command(arguments))
 

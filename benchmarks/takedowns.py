@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from owt_pipeline.formats.fingerprint import fingerprints
+from owt_pipeline.engine.takedowns import fingerprints
 from owt_pipeline.stages.export.forgotten_texts import ForgottenTexts
 
 _MAX_MILLISECONDS = 0.15

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from owt_pipeline.formats.provenance import Provenance
 from owt_pipeline.stages.export.corpus import LANGUAGE
+from owt_pipeline.stages.report.provenance import Provenance
 from schemas import Reason
 from schemas.manifest import Counts, Generation, Manifest
 from schemas.settings import to_toml

@@ -22,13 +22,13 @@ from owt_pipeline.commands.takedown_search import TEXTS_IN, Found, find_document
 from owt_pipeline.commands.why import readers_of
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UserError, command
-from owt_pipeline.formats.takedowns import (
+from owt_pipeline.engine.takedowns import (
     Takedown,
     Takedowns,
     read_takedowns,
     write_takedowns,
 )
+from owt_pipeline.errors import UserError, command
 from owt_pipeline.formats.urls import BadURL, canonicalize, id_of
 from owt_pipeline.ledger.root import change_root, read_root
 from owt_pipeline.storage.folder import Storage

@@ -98,7 +98,7 @@ def _why_outdated(root: Root, manifest: Manifest, tables: Mapping[str, FileTable
     for name, digest in manifest.inputs.items():
         if name in tables and tables[name].digest_of(stage.kinds, num_shards) != digest:
             texts.append(str(Cause(name, was=digest, now="another digest")))
-    if stage.history == "rounds":
+    if stage.name == "fetch":
         num_requested = 0
         for record in tables[manifest.dataset].records:
             num_requested += record.stats.get("round", 0) != root.rounds.get(str(record.shard), 0)

@@ -132,8 +132,6 @@ def _check_target(option: str, target: str, taken: Sequence[str]) -> None:
     `taken` are the files to read, and other targets.
     """
     folder_of(target)
-    if known_format(target) not in (None, "parquet"):
-        raise UsageError(f"{option} {target}: the file is Parquet: name it .parquet")
     is_taken = os.path.abspath(target) in map(os.path.abspath, taken)
     # Only an existing local file can have other names, such as links.
     if "://" not in target and os.path.lexists(target):
@@ -145,6 +143,8 @@ def _check_target(option: str, target: str, taken: Sequence[str]) -> None:
         raise UsageError(
             f"{option} {target} is a file to read, or another target: name another one"
         )
+    if known_format(target) not in (None, "parquet"):
+        raise UsageError(f"{option} {target}: the file is Parquet: name it .parquet")
 
 
 class _CountedTexts:

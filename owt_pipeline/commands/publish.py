@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.card import Config, published_card
+from owt_pipeline.engine.keys import Cause, rebuild_advice
+from owt_pipeline.engine.takedowns import in_force
 from owt_pipeline.errors import UsageError, UserError, command
-from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
@@ -115,10 +116,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     takedowns = in_force(workdir, require_run(workdir)).takedowns
     # Such a corpus may still contain documents that were taken down.
     if takedowns != applied_takedowns(corpus.manifest):
-        raise UserError(
-            f"{workdir}/corpus was built without the latest takedown: run "
-            f"{command('owt', 'run', workdir)}, then publish"
-        )
+        raise UserError(rebuild_advice(Cause("takedowns"), "corpus", workdir))
     fraction = float(tokens.manifest.options["val_fraction"])
     configs = _configs(corpus, urls_only=arguments.urls_only)
     uploads = plan(corpus, configs, fraction)

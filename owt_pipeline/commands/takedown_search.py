@@ -18,8 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
-from owt_pipeline.formats.fingerprint import Fingerprint, fingerprints
-from owt_pipeline.formats.takedowns import Takedown, Takedowns, domain_detail
+from owt_pipeline.engine.takedowns import (
+    Fingerprint,
+    Takedown,
+    Takedowns,
+    domain_detail,
+    fingerprints,
+)
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.export.forgotten_texts import ForgottenTexts
 from schemas.manifest import ShardFile

@@ -24,9 +24,10 @@ import pyarrow as pa
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.id_accounting import decision_problems, id_problems, unique_problems
+from owt_pipeline.engine.keys import Cause, rebuild_advice
 from owt_pipeline.engine.stage import FINAL_DATASETS, KINDS_NEVER_DELETED
+from owt_pipeline.engine.takedowns import in_force
 from owt_pipeline.errors import UserError, command
-from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import COPY, problem_of_copy, require_run
@@ -242,10 +243,8 @@ def _compare_input(
             f"{command('owt', 'run', workdir)} to continue with them"
         )
         return
-    finding.problems.append(
-        f"{dataset}/ has changed since {manifest.dataset}/ was built from it: run "
-        f"{command('owt', 'run', workdir)} to rebuild it"
-    )
+    cause = Cause(dataset, was=digest, now=table.digest_of(stage.kinds))
+    finding.problems.append(rebuild_advice(cause, manifest.dataset, workdir))
 
 
 def _takedown_problems(workdir: Storage, corpus: Manifest, root: Root) -> list[str]:
@@ -257,10 +256,7 @@ def _takedown_problems(workdir: Storage, corpus: Manifest, root: Root) -> list[s
         return []
     if takedowns == applied_takedowns(corpus):
         return []
-    return [
-        f"corpus/ was built without the latest takedown: run {command('owt', 'run', workdir)} to "
-        "rebuild it"
-    ]
+    return [rebuild_advice(Cause("takedowns"), "corpus", workdir)]
 
 
 def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:

@@ -7,7 +7,7 @@ It covers the shard's place in its generation, and these parts, of which records
     external    digests of models, tokenizers, the user's code, evaluation sets
     sources     the sources of the shard's generation
     DATASET     the digests of the files of an input that the shard reads
-    rounds, takedowns, takedowns or limits: the shard's history (`Stage.history`)
+    rounds, takedowns, limits: the shard's history (`Stage.shard_history`)
 
 Paths, workers and versions of libraries are not part of it.
 """
@@ -25,6 +25,8 @@ import msgspec
 
 from owt_pipeline.engine.generations import key_sources
 from owt_pipeline.engine.stage import Stage
+from owt_pipeline.errors import command
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest, Root, ShardRecord
 from schemas.quantities import pluralize
 
@@ -67,7 +69,7 @@ class KeyParts:
         # Every shard of a generation reads the same files, so one digest of them keeps keys cheap.
         self._digests_by_end: dict[int, dict[str, str] | None] = {}
 
-    def of_shard(self, shard: int, history: Any) -> dict[str, str] | None:
+    def of_shard(self, shard: int, history: Mapping[str, Any]) -> dict[str, str] | None:
         """Return the digest of each part of a shard's key, by the part's name.
 
         `history` is the result of `Stage.shard_history`. Returns None if an input has to be made
@@ -83,8 +85,9 @@ class KeyParts:
         if digests is None:
             return None
         parts = {**self._parts_by_generation[number], **digests}
-        if history:
-            parts[self._stage.history] = digest_of(history)
+        for part, value in history.items():
+            if value:
+                parts[part] = digest_of(value)
         return parts
 
     def key_of(self, shard: int, parts: Mapping[str, str]) -> str:
@@ -178,7 +181,7 @@ def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
 # The parts in the order in which they are compared. Other parts are inputs: they come before the
 # shard's history, because a changed input has often more to say than a takedown.
 _FIRST_PARTS = ("code", "options", "external", "sources")
-_LAST_PARTS = ("rounds", "takedowns", "takedowns or limits")
+_LAST_PARTS = ("rounds", "takedowns", "limits")
 
 # A message names at most this many sources and causes.
 _MAX_NAMES = 3
@@ -214,7 +217,7 @@ class Cause:
             return f"{self.subject} changed"
         if self.part == "rounds":
             return f"failed or lost pages are requested again (round {self.now}, was {self.was})"
-        if self.part.startswith("takedowns"):
+        if self.part in ("takedowns", "limits"):
             return f"{self.part} changed"
         return f"{self.part}/ {'changed' if self.now else 'changes'}"
 
@@ -257,6 +260,11 @@ def cause_of(
         round_now = wanted.root.rounds.get(str(before.shard), 0)
         return Cause(part, was=str(before.stats.get("round", 0)), now=str(round_now))
     return Cause(part, was=was, now=now)
+
+
+def rebuild_advice(cause: Cause, dataset: str, workdir: Storage) -> str:
+    """Return that a cause makes a published dataset outdated, and the command that rebuilds it."""
+    return f"{cause} since {dataset}/ was built: run {command('owt', 'run', workdir)} to rebuild it"
 
 
 def first_difference(parts: Mapping[str, str], others: Mapping[str, str]) -> str:

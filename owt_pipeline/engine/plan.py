@@ -36,9 +36,9 @@ from owt_pipeline.engine.stage import (
     recorded_sources,
     records_of,
 )
+from owt_pipeline.engine.takedowns import in_force
 from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import NotFound, UserError, command
-from owt_pipeline.formats.takedowns import in_force
 from owt_pipeline.ledger.commit import RecordPath, lost_files
 from owt_pipeline.ledger.dataset import DatasetReader, RecordsReader
 from owt_pipeline.storage.folder import Storage, at_once
@@ -378,7 +378,7 @@ def _count_settled(plan: StagePlan) -> int:
 def _can_patch(plan: StagePlan, workdir: Storage, shard: int) -> bool:
     """Return whether a shard can be made from the published shard, without the inputs."""
     record = plan.published_records.get(shard)
-    if not plan.stage.can_patch or record is None:
+    if not plan.stage.patched_part or record is None:
         return False
-    is_patch = first_difference(plan.parts[shard], record.parts) in ("", plan.stage.history)
-    return is_patch and not lost_files(workdir, record.files)
+    difference = first_difference(plan.parts[shard], record.parts)
+    return difference in ("", plan.stage.patched_part) and not lost_files(workdir, record.files)

@@ -63,9 +63,8 @@ class Stage:
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
       libraries: distributions whose version shapes the bytes, for the records.
-      history: the name of the part of keys that `shard_history` returns, such as `rounds`.
-      can_patch: whether a shard can be made from the published shard, without the inputs, if only
-        `shard_history` differs (export, for takedowns).
+      patched_part: a part of keys. If only this part differs, a shard can be made from the
+        published shard, without the inputs (export, for takedowns).
       steps: its work.
       example: a command line for `--help`.
     """
@@ -79,8 +78,7 @@ class Stage:
     options: type
     version: int
     libraries: tuple[str, ...] = ()
-    history: str = ""
-    can_patch: bool = False
+    patched_part: str = ""
     steps: tuple[Step, ...]
     example: str = ""
 
@@ -130,9 +128,12 @@ class Stage:
 
     def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
-    ) -> Any:
-        """Return what else changes a shard, such as retries or takedowns, as JSON, or None."""
-        return None
+    ) -> Mapping[str, Any]:
+        """Return what else changes a shard, such as retries or takedowns, as JSON.
+
+        Each value is a part of the shard's key under its name, unless it is empty.
+        """
+        return {}
 
     def preload(self, options: Any) -> Sequence[str]:
         """Return the modules and functions that the fork server loads once for all workers.

@@ -18,15 +18,7 @@ from typing import Any, BinaryIO
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.errors import raise_unless_damage
-from owt_pipeline.formats.file_kinds import is_web_page
-from owt_pipeline.formats.messages import (
-    REDIRECTS,
-    BadMessage,
-    content_type_of,
-    header,
-    split_response,
-)
-from owt_pipeline.formats.urls import redirected
+from owt_pipeline.formats.messages import BadMessage, content_type_of, split_response
 from owt_pipeline.formats.warc import (
     MAX_BODY_BYTES,
     BadRecord,
@@ -36,12 +28,10 @@ from owt_pipeline.formats.warc import (
 )
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_ARC_MAGIC = b"filedesc:"
 _LF_HEAD = re.compile(rb"WARC/\d\.\d+\n")
 _HEAD_END = re.compile(rb"\n\r?\n")
 _CONTENT_LENGTH = re.compile(rb"\nContent-Length:[ \t]*(\d+)", re.IGNORECASE)
 _PIECE_BYTES = 1 << 16
-_MAKE_WARC = "make a WARC file of it with `warcio recompress FILE COPY.warc.gz`"
 _CONVERT = "make a copy that can be read with `warcio recompress FILE COPY.warc.gz`"
 
 
@@ -57,7 +47,6 @@ class Capture:
       url: its target URI as written.
       date: time of capture, seconds since 1970 in UTC; 0 if unknown.
       status: HTTP status code; 0 for bytes that are not an HTTP response.
-      location: absolute target of a redirect; None if it is not one.
       content_type: the Content-Type header as sent; None if there is none.
       offset: first byte of its record.
       length: bytes of its record, or more.
@@ -66,7 +55,6 @@ class Capture:
     url: str
     date: int
     status: int
-    location: str | None
     content_type: str | None
     offset: int
     length: int
@@ -116,19 +104,10 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
             return
         start = _start_of_record(file, first)
         file.seek(0)
-    if start.startswith(_ARC_MAGIC):
-        yield Broken(None, "an ARC file, and only WARC files are read", _MAKE_WARC)
-    elif start.startswith(b"WARC/"):
+    if start.startswith(b"WARC/"):
         yield from _captures(file, size, is_gzip)
     elif size:
-        yield Broken(None, _not_a_warc(start))
-
-
-def _not_a_warc(start: bytes) -> str:
-    """Return why a file that begins with `start` is not a WARC file."""
-    if is_web_page(start):
-        return "not a WARC file but a web page, such as the error page of a server"
-    return f"not a WARC file, since it begins with {start[:20]!r}"
+        yield Broken(None, f"not a WARC file, since it begins with {start[:20]!r}")
 
 
 def _start_of_record(file: BinaryIO, at: int) -> bytes:
@@ -304,28 +283,12 @@ def _capture(at: int, url: str, date: int, block: bytes, end: int) -> Capture:
         status, headers, _ = split_response(block)
     except BadMessage:
         # It is of HTTP/0.9 or another protocol. `read_record` gives the reason.
-        return Capture(
-            url, date, status=0, location=None, content_type=None, offset=at, length=end - at
-        )
-    location = None
-    if status in REDIRECTS:
-        location = absolute(url, header(headers, "location"))
+        return Capture(url, date, status=0, content_type=None, offset=at, length=end - at)
     return Capture(
         url=url,
         date=date,
         status=status,
-        location=location,
         content_type=content_type_of(headers),
         offset=at,
         length=end - at,
     )
-
-
-def absolute(url: str, location: str | None) -> str | None:
-    """Return the target of a response's Location header, absolute; None if it is not a URL."""
-    if not location:
-        return None
-    try:
-        return redirected(url, location)
-    except ValueError:
-        return None

@@ -168,11 +168,6 @@ def describe_kind(start: bytes, path: str) -> str:
     return description.replace("FILE", shlex.quote(path))
 
 
-def is_web_page(start: bytes) -> bool:
-    """Return whether a file with these first bytes is HTML or XML."""
-    return kind_of(start) == "html"
-
-
 def has_only_urls(start: bytes) -> bool:
     """Return whether each line is a URL. An article may begin with one, too."""
     lines = start.removeprefix(b"\xef\xbb\xbf").split()

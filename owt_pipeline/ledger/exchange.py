@@ -15,8 +15,7 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -205,52 +204,31 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
 def read_slices(work: Storage, slices: Iterable[Slice]) -> Iterator[pa.Table]:
     """Yield the rows of each slice, in order, as one or more tables.
 
-    On a local disk, the rows are memory-mapped. In a bucket, 16 slices are read at once. Raises
-    UserError if a file is damaged.
+    Slices are read and not mapped into memory, because a process of Linux can have 65,530 maps, and
+    a range has a slice of each part. In a bucket, 16 slices are read at once. Raises UserError if a
+    file is damaged.
     """
     with_rows = [slice for slice in slices if slice.length]
-    if work.is_local:
-        yield from _map_slices(work, with_rows)
-    else:
-        yield from _request_slices(work, with_rows)
-
-
-def _map_slices(work: Storage, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-    """Yield the rows of slices on a local disk, memory-mapped.
-
-    One file is open at a time: a process may open 1,024 on many machines, and a run of 15 million
-    URLs has more parts than that. Arrow keeps the memory of a closed file mapped for the buffers
-    that were read from it.
-    """
-    for path, slices_of_file in groupby(slices, key=attrgetter("path")):
-        with reading(work, path):
-            with pa.memory_map(work.path(path)) as mapped:
-                buffers = []
-                for slice in slices_of_file:
-                    mapped.seek(slice.offset)
-                    buffers.append(mapped.read_buffer(slice.length))
-            for buffer in buffers:
-                yield from _tables(buffer)
-
-
-def _request_slices(work: Storage, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-    """Yield the rows of slices in a bucket."""
+    num_together = 1 if work.is_local else REQUESTS_AT_ONCE
     start = 0
-    while start < len(slices):
-        candidates = slices[start : start + REQUESTS_AT_ONCE]
+    while start < len(with_rows):
+        candidates = with_rows[start : start + num_together]
         ends = np.cumsum([slice.length for slice in candidates])
         number = max(1, int(np.searchsorted(ends, _READ_BYTES)))
-        requested = candidates[:number]
-        start += len(requested)
-        # `zip` reads the iterator to its end, after which it keeps no buffer alive.
-        buffers = iter(
-            at_once(
-                lambda slice: work.read_range(slice.path, slice.offset, slice.length), requested
-            )
-        )
-        for slice, buffer in zip(requested, buffers, strict=True):
-            with reading(work, slice.path):
-                yield from _tables(pa.py_buffer(buffer))
+        start += number
+        for tables in at_once(partial(_read_slice, work), candidates[:number]):
+            yield from tables
+
+
+def _read_slice(work: Storage, slice: Slice) -> list[pa.Table]:
+    """Return the rows of a slice; raise UserError if they are fewer than it declares."""
+    with reading(work, slice.path):
+        content = work.read_range(slice.path, slice.offset, slice.length)
+        tables = list(_tables(pa.py_buffer(content)))
+        num_rows = sum(map(len, tables))
+        if num_rows != slice.rows:
+            raise pa.ArrowInvalid(f"{num_rows} of {slice.rows} rows")
+        return tables
 
 
 def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema) -> pa.Table:

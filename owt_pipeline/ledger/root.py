@@ -26,7 +26,7 @@ COPY = f"{ROOT}.copy"
 """A copy of the root, in case it is damaged: generations are nowhere else."""
 
 TAKEDOWNS = f"{LEDGER}/takedowns"
-"""The folder of the files of takedowns. `formats/takedowns.py` reads and writes them."""
+"""The folder of the files of takedowns. `engine/takedowns.py` reads and writes them."""
 
 _TAKEDOWN_NAME = re.compile(r"[0-9a-f]{16}\.parquet")
 

@@ -35,7 +35,7 @@ FORMS = [
     "gpu_check --tiny --device cpu",
     "scale small",
     "scale requests",
-    "scale shards --shards 8",
+    "scale products --size 2",
     "takedowns --documents 50 --takedowns 10",
     "tokens --megabytes 1 --rounds 1 --tokens 200000 --seconds 0.1",
     "train characters",
@@ -45,6 +45,7 @@ FORMS = [
 MINUTES = (
     "ablation",
     "extraction --every",
+    "scale products",
     "scale requests",
     "scale small",
     "train characters",

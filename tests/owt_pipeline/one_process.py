@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from owt_pipeline.engine import graph, parts, plan, publish, runner
+from owt_pipeline.engine import graph, parts, plan, publish, runner, takedowns
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats import takedowns
 from owt_pipeline.ledger import dataset, root
 from owt_pipeline.stages.export import corpus
 from owt_pipeline.storage import lock

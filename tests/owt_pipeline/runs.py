@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.cli import main
-from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
+from owt_pipeline.engine.takedowns import Takedowns, read_takedowns
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT, FileTable, Generation, Manifest, Root, ShardFile, ledger_of
 from tests.owt_pipeline.one_stage import run_alone

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.demo.server import serving
-from owt_pipeline.formats.takedowns import Takedown, write_takedowns
+from owt_pipeline.engine.takedowns import Takedown, write_takedowns
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
@@ -128,8 +128,8 @@ def test_takedowns_are_applied_before_the_corpus_is_published(run: Path) -> None
     """The file is in the run, as after an `owt forget` that was killed before export ran."""
     write_takedowns(Storage(str(run)), [Takedown(None, None, "courier.demo.test", "on request")])
     code, output = attempt(["verify", run])
-    assert (code, "corpus/ was built without the latest takedown: run `" in output) == (1, True)
-    heal(["publish", run, "hf://a/b"], "was built without the latest takedown")
+    assert (code, "takedowns changed since corpus/ was built: run `" in output) == (1, True)
+    heal(["publish", run, "hf://a/b"], "takedowns changed since corpus/")
     assert attempt(["verify", run])[0] == 0
     assert "forgotten" in manifest_of(run, "corpus").counts.rejected
 
@@ -262,7 +262,7 @@ def test_a_half_added_generation_is_continued(tmp_path: Path) -> None:
 def test_an_output_older_than_its_input_is_rebuilt(run: Path, stage: str, flags: list[str]) -> None:
     report = manifest_of(run, "report").digest
     ask_owt("run", run, "--until", stage, *flags, "--workers", 1)
-    heal(["verify", run], "was built from it: run `")
+    heal(["verify", run], "/ was built: run `")
     assert manifest_of(run, "report").digest != report
 
 

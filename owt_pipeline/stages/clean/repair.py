@@ -152,7 +152,8 @@ def mask(text: str) -> tuple[str, int]:
     The replacements are reserved for documentation: RFC 2606, RFC 5737, RFC 3849.
     """
     count = sum(_substitute(address) != address for address in _IP.findall(text))
-    text = _IP.sub(lambda match: _substitute(match[0]), text)
+    if count:
+        text = _IP.sub(lambda match: _substitute(match[0]), text)
     if "@" not in text:
         return text, count
     text, num_emails = _EMAIL.subn("email@example.com", text)

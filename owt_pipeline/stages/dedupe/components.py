@@ -76,7 +76,8 @@ def star_edges(
     """
     order = np.argsort(hashes, kind="stable") if further is None else np.lexsort((further, hashes))
     is_first = np.ones(len(order), bool)
-    np.not_equal(hashes[order[1:]], hashes[order[:-1]], out=is_first[1:])
+    ordered_hashes = hashes[order]
+    np.not_equal(ordered_hashes[1:], ordered_hashes[:-1], out=is_first[1:])
     if further is not None:
         is_first[1:] |= further[order[1:]] != further[order[:-1]]
     sizes = np.diff(np.flatnonzero(is_first), append=len(order))

@@ -132,8 +132,13 @@ def _sign(shingles: Hashes, options: Options) -> np.ndarray:
     return signatures(upper_halves, shingles.offsets, num_bands * rows_of_band)
 
 
-# A range is sorted in memory: this many hashes take 60 MB.
-MAX_HASHES_OF_RANGE = 1 << 21
+# Each part sends a handle to each range, so that handles are parts times ranges. With 128 ranges of
+# bands, the documents of 100 million URLs have a million handles.
+_NUM_RANGES = 128
+
+# A range is sorted in memory: this many hashes take 60 MB, and the largest ranges 480 MB.
+MIN_HASHES_OF_RANGE = 1 << 21
+_MAX_HASHES_OF_RANGE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -149,10 +154,13 @@ class Ranges:
         """Return the numbers of ranges for the documents of a run."""
         num_documents = int(first_of_parts(run)[-1])
         num_bands, _ = banding(run.options.threshold)
-        return cls(
-            of_texts=1 + num_documents // MAX_HASHES_OF_RANGE,
-            of_bands=1 + num_bands * num_documents // MAX_HASHES_OF_RANGE,
-        )
+        return cls(_num_ranges(num_documents), _num_ranges(num_bands * num_documents))
+
+
+def _num_ranges(num_hashes: int) -> int:
+    """Return the number of ranges for hashes, so that few of them stay in memory."""
+    hashes_of_range = max(MIN_HASHES_OF_RANGE, num_hashes // _NUM_RANGES)
+    return 1 + num_hashes // min(hashes_of_range, _MAX_HASHES_OF_RANGE)
 
 
 def buckets(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:

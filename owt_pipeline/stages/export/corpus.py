@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline import progress
 from owt_pipeline.engine.stage import StageRun
-from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
+from owt_pipeline.engine.takedowns import Takedowns, read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import (
     DatasetReader,

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.engine.takedowns import NGRAM, Fingerprint, fingerprints
 from owt_pipeline.formats.batches import bounded_ranges, byte_lengths
-from owt_pipeline.formats.fingerprint import NGRAM, Fingerprint, fingerprints
 from owt_pipeline.formats.shingles import hash_words, ngrams, sorted_set
 
 # The inverse of the share of a text's shingles that may be missing from a text that it repeats:

@@ -28,8 +28,7 @@ class Export(Stage):
     output = "corpus"
     options = Options
     version = 8
-    history = "takedowns"
-    can_patch = True
+    patched_part = "takedowns"
     steps = (Step(export_shard, rows=rows_of_input),)
     example = "owt run runs/2013 --until export --rules exact --min_similarity 0.9"
 
@@ -44,9 +43,9 @@ class Export(Stage):
 
     def shard_history(
         self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
-    ) -> Any:
-        """Return the names of the files of takedowns; None if there are none."""
-        return root.takedowns or None
+    ) -> dict[str, Any]:
+        """Return the names of the files of takedowns."""
+        return {"takedowns": root.takedowns}
 
     def set_up(self, run: StageRun) -> Summary:
         """Return the takedowns that the corpus is built with, which `owt publish` compares."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.formats.messages import Headers
 from owt_pipeline.formats.warc import read_record
-from owt_pipeline.ledger.dataset import Outcome, empty, rejects_batch, replace_columns
+from owt_pipeline.ledger.dataset import Outcome, rejects_batch, replace_columns
 from owt_pipeline.stages.extract.charset import decode
 from owt_pipeline.stages.extract.extractor import Extracted, Page, load
 from owt_pipeline.stages.extract.not_pages import reason_for_no_page
@@ -92,16 +92,14 @@ def extract_all(
         yield page, _rejected(result, options) if isinstance(result, WorkerDied) else result
 
 
-def extract_row(options: Options, row: pa.RecordBatch) -> Result:
-    """Return the result for a row of `pages/`.
-
-    Its columns are `final_url`, `fetched_at` and `record`, the bytes of a WARC record.
-    """
-    response = read_record(_value(row, "record"))
+def extract_record(options: Options, page: tuple[str, int, bytes]) -> Result:
+    """Return the result for a page: its URL, the time of its fetch, and its WARC record."""
+    url, fetched_at, record = page
+    response = read_record(record)
     return extract_body(
         options,
-        url=_value(row, "final_url"),
-        fetched_at=_value(row, "fetched_at"),
+        url=url,
+        fetched_at=fetched_at,
         body=response.body,
         declared=response.charset,
         headers=response.headers,
@@ -219,25 +217,21 @@ def _address_space() -> int | None:
         return None
 
 
-def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
-    """Return the documents and the rejects of pages, pairs of a row of `pages/` and its result."""
-    found = [(row, result) for row, result in pages if isinstance(result, Found)]
-    schema = DATASETS["documents"].schema
-    kept = empty(schema)
-    if found:
-        # Copied into one chunk, since the rows are slices of batches with all their records.
-        (index,) = pa.Table.from_batches([row for row, _ in found]).combine_chunks().to_batches()
-        columns: dict[str, list[Any]] = {}
-        for field in dataclasses.fields(Extracted):
-            columns[field.name] = [getattr(result.document, field.name) for _, result in found]
-        columns["reserved"] = [result.reserved for _, result in found]
-        kept = replace_columns(index, schema, **columns)
+def documents(rows: pa.RecordBatch, results: Sequence[Result]) -> Outcome:
+    """Return the documents and the rejects of rows of `pages/`, whose results these are."""
+    found = [result for result in results if isinstance(result, Found)]
+    columns: dict[str, list[Any]] = {}
+    for field in dataclasses.fields(Extracted):
+        columns[field.name] = [getattr(result.document, field.name) for result in found]
+    columns["reserved"] = [result.reserved for result in found]
+    is_found = pa.array([isinstance(result, Found) for result in results], pa.bool_())
+    kept = replace_columns(rows.filter(is_found), DATASETS["documents"].schema, **columns)
     rejects = []
-    for row, result in pages:
+    ids = zip(rows["url_id"].to_pylist(), rows["url"].to_pylist(), results, strict=True)
+    for url_id, url, result in ids:
         if isinstance(result, Rejected):
-            url_id = _value(row, "url_id")
-            rejects.append((url_id, _value(row, "url"), result.reason, result.detail))
-    counters = Counter(name for _, result in found for name in _counters(result))
+            rejects.append((url_id, url, result.reason, result.detail))
+    counters = Counter(name for result in found for name in _counters(result))
     return Outcome(kept, rejects_batch(rejects), counters)
 
 
@@ -246,7 +240,3 @@ def _counters(found: Found) -> Iterator[str]:
     yield f"charset_{found.charset}"
     if found.document.blocks_left_out:
         yield "pages_cut"
-
-
-def _value(row: pa.RecordBatch, column: str) -> Any:
-    return row[column][0].as_py()

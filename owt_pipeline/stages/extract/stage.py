@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
@@ -19,27 +19,37 @@ if TYPE_CHECKING:
     from owt_pipeline.ledger.exchange import Slice
 
 
-# Pages in a batch of documents. Workers receive pages one by one, which balances their load.
+# Pages that are read together. Workers receive pages one by one, which balances their load.
 _ROWS = 64
 
 
-def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+def extract_shard(run: StageRun, shard: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write the documents of a shard."""
-    from owt_pipeline.stages.extract.pages import documents, extract_all, extract_row
+    from owt_pipeline.stages.extract.pages import Result, documents, extract_all, extract_record
 
-    results = extract_all(
-        _rows(run.inputs["pages"], shard), run.options, run.runtime.workers, extract_row
-    )
-    while batch := list(islice(results, _ROWS)):
-        writer.add(len(batch), documents(batch))
+    batches: deque[pa.RecordBatch] = deque()
+    pages = _pages(run.inputs["pages"], shard, batches)
+    results: list[Result] = []
+    for _, result in extract_all(pages, run.options, run.runtime.workers, extract_record):
+        results.append(result)
+        if len(results) == batches[0].num_rows:
+            writer.add(len(results), documents(batches.popleft(), results))
+            results = []
 
 
-def _rows(reader: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
+def _pages(
+    reader: DatasetReader, shard: int, batches: deque[pa.RecordBatch]
+) -> Iterator[tuple[str, int, bytes]]:
+    """Yield what a worker needs of each page, and append the rows of `pages/` to `batches`.
+
+    A row of Arrow would take 16 times as long to send.
+    """
     from owt_pipeline.formats.warc import pages
 
     for batch in pages(reader, shard, rows=_ROWS):
-        for index in range(batch.num_rows):
-            yield batch.slice(index, 1)
+        batches.append(batch.drop_columns(["record"]))
+        columns = [batch[name].to_pylist() for name in ("final_url", "fetched_at", "record")]
+        yield from zip(*columns, strict=True)
 
 
 class Extract(Stage):

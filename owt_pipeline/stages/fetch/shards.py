@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
@@ -68,6 +69,9 @@ URLS = DATASETS["urls"].schema
 MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 """A URL that no source has yet."""
 
+# Ranges of shards: each part that indexes archive files sends a handle to each of them.
+_MAX_RANGES = 128
+
 # Rows of urls/ that are read at once.
 _BATCH_ROWS = 1 << 14
 
@@ -78,10 +82,11 @@ def set_up(run: StageRun) -> Summary:
     Raises UserError for an index that cannot be listed, and for an archive file that is missing
     although a shard needs pages from it.
     """
-    properties: dict[str, Any] = {"digests": [], "archives": []}
+    properties: dict[str, Any] = {"digests": []}
     if run.options.cc_index:
         properties["cc_files"] = list_files(run.options)
-    archives: dict[str, tuple[str, str]] = {}
+    # The numbers of the generations that take pages from a file.
+    archives: dict[tuple[str, str, str], list[int]] = {}
     for number, generation in enumerate(run.root.generations):
         options = run.stage.options_of_generation(run.options, run.root, number)
         digests = {
@@ -91,9 +96,11 @@ def set_up(run: StageRun) -> Summary:
         # The numbers of the files must not depend on which of these shards are finished.
         if "archive" in options.order and generation.first >= run.plan.num_settled:
             for source in generation.pages:
-                archives[source["uri"]] = (source["name"], digest_of(key_sources([source])))
-    properties["archives"] = sorted(archives, key=lambda uri: (archives[uri], uri))
-    properties["missing_archives"] = [uri for uri in properties["archives"] if is_gone(uri)]
+                file = (source["name"], digest_of(key_sources([source])), source["uri"])
+                archives.setdefault(file, []).append(number)
+    properties["archives"] = [(uri, numbers) for (*_, uri), numbers in sorted(archives.items())]
+    properties["shards_of_range"] = math.ceil(run.num_shards / _MAX_RANGES)
+    properties["missing_archives"] = [uri for uri, _ in properties["archives"] if is_gone(uri)]
     if properties["missing_archives"]:
         _check_not_needed(run, properties)
     return Summary(properties=properties)
@@ -103,16 +110,14 @@ def _check_not_needed(run: StageRun, properties: Mapping[str, Any]) -> None:
     """Raise UserError if a shard needs pages from an archive file that is missing."""
     plan = msgspec.structs.replace(run.plan, properties=dict(properties))
     prepared = dataclasses.replace(run, plan=plan)
-    for shard in sorted(run.plan.pending):
-        for source in run.generation_of(shard).pages:
-            if source["uri"] not in properties["missing_archives"]:
-                continue
-            if ShardFetcher(prepared, shard).needs_archives():
-                raise UserError(
-                    f"--pages_from: {source['uri']} is missing, but the run needs pages from it: "
-                    "restore it"
-                )
-            break
+    missing = set(properties["missing_archives"])
+    for generation in run.root.generations:
+        uris = [source["uri"] for source in generation.pages if source["uri"] in missing]
+        pending = run.plan.pending.intersection(generation.shard_numbers)
+        if uris and any(ShardFetcher(prepared, shard).needs_archives() for shard in pending):
+            raise UserError(
+                f"--pages_from: {uris[0]} is missing, but the run needs pages from it: restore it"
+            )
 
 
 def send_missing(
@@ -204,7 +209,7 @@ def _archives_read(run: StageRun) -> list[dict[str, Any]]:
     if run.published is not None:
         for archive in run.published.properties.get("archives", ()):
             count_by_file[archive["digest"]] = archive
-    count_by_uri = counts_of(Archives(run, run.properties["archives"]))
+    count_by_uri = counts_of(run)
     archives: dict[str, dict[str, Any]] = {}
     for generation in run.root.generations:
         for source in generation.pages:
@@ -385,15 +390,13 @@ class ShardFetcher:
         """
         reader = self.reader("archive")
         missing = self._missing(reader, self.ids)
-        urls = self.read_urls(missing, ("url_id", "host", "url", "created_utc"))
+        urls = self.read_urls(missing, ("url_id", "url", "created_utc"))
         if not len(urls):
             return
         urls = urls.sort_by("url_id")
         writer = reader.writer(_warcinfo(self._run, "archive"), date=0)
-        uris = [source["uri"] for source in self._run.generation_of(self._shard).pages]
-        archives = Archives(self._run, uris)
-        archives.look_up(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist())
-        columns = [urls[name].to_pylist() for name in ("url_id", "url", "created_utc")]
+        columns = [urls[name].to_pylist() for name in urls.column_names]
+        archives = Archives(self._run, self._shard, columns[0])
         for url_id, url, created_utc in zip(*columns, strict=True):
             result = await archives.result(url, created_utc)
             writer.append(url_id, result)

@@ -1,6 +1,7 @@
 """`fetch`: the page of every URL, live or from archives, in WARC files, or why there is none.
 
-    index      an archive file of --pages_from      -> the places of its captures
+    index      archive files of --pages_from        -> the places of their captures
+    captures   the captures of a range of shards    -> one file of them, by shard
     bounds     the files of Common Crawl's index    -> the least and the greatest key of each
     ask_1      the sources before the first gathered one -> the URLs of a shard without a page
     gather_1   the first gathered source            -> the results of the URLs of all shards
@@ -14,6 +15,7 @@ is read once for all of them, and the Wayback Machine limits the requests of a m
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -45,6 +47,9 @@ _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 _WARC = "warc"
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
+MAX_INDEX_PARTS = 4096
+"""Parts that index archive files. Each sends a handle to each of up to 128 ranges of shards."""
+
 READ_AT_ONCE = 4
 """Parts that read the index at once. Each holds columns of a row group, 100 MB of Common
 Crawl's."""
@@ -54,12 +59,19 @@ Crawl's."""
 # that a run whose fetch is finished does not wait for them.
 
 
-def _index_archive(
+def _index_archives(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.stages.fetch.archives.warc_files import index_archives
+
+    num_archives = len(run.properties["archives"])
+    index_archives(run, range(number, num_archives, MAX_INDEX_PARTS), writer)
+
+
+def _write_captures(
     run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter
 ) -> None:
-    from owt_pipeline.stages.fetch.archives.warc_files import index_archive
+    from owt_pipeline.stages.fetch.archives.warc_files import write_captures
 
-    index_archive(run, number, slices, writer)
+    write_captures(run, number, slices, writer)
 
 
 def _read_bounds(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -103,11 +115,15 @@ def _num_together(run: StageRun) -> int:
     return 0
 
 
-def _archive_files(run: StageRun) -> list[int]:
-    """Return the numbers of the archive files that exist."""
-    missing = set(run.properties["missing_archives"])
-    archives = enumerate(run.properties["archives"])
-    return [number for number, uri in archives if uri not in missing]
+def _index_parts(run: StageRun) -> range:
+    """Return the keys of the parts that index archive files, each one file or every 4,096th."""
+    return range(min(len(run.properties["archives"]), MAX_INDEX_PARTS))
+
+
+def _ranges_of_shards(run: StageRun) -> range:
+    """Return the ranges of shards that captures are sent to, if there are archive files."""
+    num_shards = run.num_shards if run.properties["archives"] else 0
+    return range(math.ceil(num_shards / run.properties["shards_of_range"]))
 
 
 def _one_part_with_index(run: StageRun) -> range:
@@ -183,9 +199,9 @@ class Fetch(Stage):
     options = Options
     version = 12
     libraries = ("fastwarc", "isal")
-    history = "rounds"
     steps = (
-        Step(_index_archive, "index", keys=_archive_files),
+        Step(_index_archives, "index", keys=_index_parts),
+        Step(_write_captures, "captures", keys=_ranges_of_shards),
         Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
         *chain.from_iterable(map(_steps_of_gathered_source, range(len(GATHERED)))),
         Step(_fetch_part, rows=rows_of_input, max_concurrent=_num_together),
@@ -254,9 +270,9 @@ class Fetch(Stage):
 
     def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
-    ) -> Any:
-        """Return how often its failed or lost URLs were requested again; None for never."""
-        return root.rounds.get(str(shard))
+    ) -> dict[str, Any]:
+        """Return how often its failed or lost URLs were requested again."""
+        return {"rounds": root.rounds.get(str(shard))}
 
     def update_root(self, options: Options, root: Root, runtime: Runtime) -> Root:
         from owt_pipeline.stages.fetch.rounds import start_retry_rounds

@@ -13,7 +13,6 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.dates import UnreadDates
 from owt_pipeline.formats.files import find_files, texts_of_option
 from owt_pipeline.formats.records import describe_file, names_below_common_folder
-from owt_pipeline.formats.splits import held_out_files
 from owt_pipeline.stages.import_text.groups import read_groups, write_groups
 from owt_pipeline.stages.import_text.options import Options
 from owt_pipeline.stages.import_text.shards import (
@@ -22,6 +21,7 @@ from owt_pipeline.stages.import_text.shards import (
     merge_shard,
     place_group,
 )
+from owt_pipeline.stages.import_text.splits import held_out_files
 from owt_pipeline.storage.folder import find_recorded
 from schemas.manifest import ShardRecord
 

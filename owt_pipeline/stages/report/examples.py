@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.formats.takedowns import Takedowns
+from owt_pipeline.engine.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.report.tables import Row, Tables
 

@@ -9,10 +9,10 @@ from importlib.metadata import version
 from typing import Any
 
 from owt_pipeline.engine.generations import key_sources
-from owt_pipeline.formats.provenance import Provenance
-from owt_pipeline.formats.takedowns import Takedowns
+from owt_pipeline.engine.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.report import examples
+from owt_pipeline.stages.report.provenance import Provenance
 from owt_pipeline.stages.report.tables import Row, Tables, figure_names, read_figure
 from schemas import Reason
 from schemas.manifest import Counts, Manifest

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, Summary, one_part
-from owt_pipeline.formats.takedowns import read_takedowns
+from owt_pipeline.engine.takedowns import read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter, surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
@@ -79,7 +79,6 @@ class Report(Stage):
     output = "report"
     options = Options
     version = 16
-    history = "takedowns or limits"
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --sample_documents 50"
@@ -89,16 +88,13 @@ class Report(Stage):
 
     def shard_history(
         self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
-    ) -> Any:
+    ) -> dict[str, Any]:
         """Return the takedowns, whose texts are not shown, and limits that are not the default.
 
         The report shows the limits of filters, and other limits may leave the same documents in
-        clean/. Returns None without both.
+        clean/.
         """
-        limits = _changed_limits(root)
-        if limits:
-            return [root.takedowns, limits]
-        return root.takedowns or None
+        return {"takedowns": root.takedowns, "limits": _changed_limits(root)}
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> Summary:
         """Write the page and stats.json from the part's figures."""

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.commands.forget import parse_request
-from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
+from owt_pipeline.engine.takedowns import read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import host_of, id_of
 from owt_pipeline.storage.folder import Storage
 from schemas.quantities import pluralize

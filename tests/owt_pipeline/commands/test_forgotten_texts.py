@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.formats.fingerprint import fingerprints
+from owt_pipeline.engine.takedowns import fingerprints
 from owt_pipeline.ledger.root import COPY
 from owt_pipeline.stages.export.forgotten_texts import ForgottenTexts
 from schemas.manifest import ROOT
@@ -169,7 +169,7 @@ def test_other_hashing_is_noticed_and_the_advice_works(
     forget(run, NAMED)
     import_texts(run, LATER, "--add")
     with monkeypatch.context() as patch:
-        patch.setattr("owt_pipeline.formats.takedowns.hashing", lambda: "another")
+        patch.setattr("owt_pipeline.engine.takedowns.hashing", lambda: "another")
         forget_processes()
         error = ask_owt("run", run, *FLAGS, code=1)
         assert "hashes texts in another way than this release" in error
@@ -237,9 +237,9 @@ def test_an_older_root_brings_no_page_back(run: Path) -> None:
     forget(run, NAMED)
     for name in (ROOT, COPY):
         (run / name).write_bytes(older)
-    problem = "corpus/ was built without the latest takedown"
+    problem = "takedowns changed since corpus/ was built"
     assert problem in ask_owt("verify", run, code=1)
-    assert "was built without the latest takedown" in ask_owt("publish", run, "hf://a/b", code=1)
+    assert "takedowns changed since corpus/" in ask_owt("publish", run, "hf://a/b", code=1)
     ask_owt("run", run, *FLAGS)
     assert corpus(run) == {"https://b.example/page"}
     assert root_of(run).takedowns == [path.name for path in takedown_files(run)]
@@ -318,7 +318,7 @@ def test_a_file_that_comes_from_elsewhere_is_in_force(run: Path, tmp_path: Path)
     other = copy_of(run, tmp_path / "other")
     forget(other, NAMED)
     shutil.copytree(other / "ledger/takedowns", run / "ledger/takedowns")
-    assert "was built without the latest takedown" in ask_owt("verify", run, code=1)
+    assert "takedowns changed since corpus/" in ask_owt("verify", run, code=1)
     ask_owt("run", run, *FLAGS)
     assert corpus(run) == {"https://b.example/page"}
 

@@ -175,5 +175,5 @@ def test_a_file_of_another_schema_is_found(run: Path) -> None:
 
 def test_an_output_older_than_its_input_is_found(run: Path) -> None:
     rewrite(run, shard_file(run, "urls", 0), pq.read_table(shard_file(run, "urls", 0)))
-    advice = f"urls/ has changed since pages/ was built from it: run {command('owt', 'run', run)}"
+    advice = f"urls/ changed since pages/ was built: run {command('owt', 'run', run)}"
     assert advice in problems(run)

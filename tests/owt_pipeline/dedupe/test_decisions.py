@@ -203,7 +203,7 @@ def test_decisions_do_not_depend_on_ranges_groups_or_chunks(
     write_clean(tmp_path / "at once", texts)
     at_once = dedupe(tmp_path / "at once")[1]
     for module, name, value in (
-        (steps, "MAX_HASHES_OF_RANGE", 80),
+        (steps, "MIN_HASHES_OF_RANGE", 80),
         (steps, "_MAX_SHINGLES_OF_GROUP", 1000),
         (steps, "_MIN_SHINGLES_OF_GROUP", 1000),
         (numbering, "_BATCH_ROWS", 7),

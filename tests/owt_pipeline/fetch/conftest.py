@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.formats.urls import canonicalize, id_of
+from owt_pipeline.formats.urls import canonicalize, host_hash, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
@@ -39,7 +38,7 @@ def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shard
     for entry in posted:
         url, created = (entry, 1_400_000_000) if isinstance(entry, str) else entry
         canonical, host = canonicalize(url)
-        if zlib.crc32(host.encode()) % num_shards == shard:
+        if host_hash(host) % num_shards == shard:
             rows[id_of(canonical)] = {
                 "url_id": id_of(canonical),
                 "url": canonical,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import ipaddress
 import re
 import socket
@@ -18,11 +17,11 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.public_addresses import is_public
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch.answers import HttpResponse
+from owt_pipeline.stages.fetch.answers import HttpResponse, Origin
+from owt_pipeline.stages.fetch.archives.search import ArchivedRedirect, read_capture
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.web.addresses import (
     Addresses,
@@ -401,9 +400,9 @@ def test_redirects_resolve_as_in_browsers(location: str, target: str) -> None:
     response = answer(Location=location)
     assert str(redirect_target(response)) == target
     record = response_record(response.url, 0, "HTTP/1.1 302 Found", [("Location", location)], b"")
-    (capture,) = captures(io.BytesIO(record), len(record))
-    assert capture is not None
-    assert canonical_url(capture.location or "") == canonical_url(target)
+    redirect = read_capture(record, Origin("archive"), 0, "")
+    assert isinstance(redirect, ArchivedRedirect)
+    assert canonical_url(redirect.target or "") == canonical_url(target)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import io
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from owt_pipeline.formats.warc import (
     response_record,
     single_member,
 )
+from owt_pipeline.stages.fetch import shards
+from owt_pipeline.stages.fetch import stage as fetch_stage
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
@@ -290,6 +293,32 @@ def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_ur
         url[-1]: response.body for url, response in responses(runtime, fetch(runtime, file)).items()
     }
     assert body_by_name == {"x": page("day 110"), "y": page("day 90"), "z": page("day 60")}
+
+
+@pytest.mark.parametrize("num_shards", [1, 7])
+def test_redirects_lead_to_files_and_hosts_of_other_shards(
+    tmp_path: Path, write_urls: Write, monkeypatch: pytest.MonkeyPatch, num_shards: int
+) -> None:
+    # A part indexes several files, and a range has several shards.
+    monkeypatch.setattr(fetch_stage, "MAX_INDEX_PARTS", 2)
+    monkeypatch.setattr(shards, "_MAX_RANGES", 3)
+    urls = [f"https://host-{i}.example/" for i in range(9)]
+    files = []
+    for number, (url, target) in enumerate(pairwise(urls)):
+        header = ("Location", target)
+        files.append(tmp_path / f"{number}.warc")
+        files[-1].write_bytes(archive([(url, 1, "HTTP/1.1 301 Moved", [header], b"")]))
+    files[0].write_bytes(
+        files[0].read_bytes() + archive([(urls[-1], 1, "HTTP/1.1 200 OK", HTML, page("end"))])
+    )
+    runtime = write_urls([*urls[:-1], "https://absent.example/"], num_shards=num_shards)
+    manifest = fetch(runtime, *files)
+    bodies = {url: found.body for url, found in responses(runtime, manifest).items()}
+    assert bodies == dict.fromkeys(urls[:-1], page("end"))
+    absent = rejects(runtime, manifest)["https://absent.example/"]
+    assert absent == ("not_archived", "no capture of a page in 8 archive files")
+    counts = {entry["name"]: entry["responses"] for entry in manifest.properties["archives"]}
+    assert counts == {file.name: 1 + (file is files[0]) for file in files}
 
 
 def response(

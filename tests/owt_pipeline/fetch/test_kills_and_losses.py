@@ -42,7 +42,7 @@ from tests.owt_pipeline.one_process import forget_processes
 from tests.owt_pipeline.runs import copy_of, drop
 from tests.servers.web import DOMAIN, ROBOTS, Request, WebServer
 
-HOSTS = [f"{kind}{number}" for kind in ("page", "moved", "missing", "busy") for number in (1, 2)]
+HOSTS = [f"{kind}{number}" for kind in ("page", "moved", "missing", "busy") for number in (2, 3)]
 URLS = [f"http://{host}.{DOMAIN}/{page}" for host in HOSTS for page in range(2)]
 NUM_SHARDS = 2
 SECONDS = 1_500_000_000

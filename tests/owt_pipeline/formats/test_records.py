@@ -19,10 +19,10 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.dates import UnreadDates
 from owt_pipeline.formats.parquet import bounded_batches
 from owt_pipeline.formats.records import Record, parse_json, read_records
-from owt_pipeline.formats.splits import held_out_files
 from owt_pipeline.library import near_duplicates
 from owt_pipeline.stages.clean.contamination import texts_of
 from owt_pipeline.stages.collect.submissions import Submission, decode
+from owt_pipeline.stages.import_text.splits import held_out_files
 from owt_pipeline.storage.folder import open_source
 
 LENIENT = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -73,27 +72,6 @@ def test_a_key_with_many_bytes_has_slices_of_a_bounded_size(
     assert all(8_000 < slice.length < 25_000 for slice in slices)
     texts = [text for table in read_slices(work, slices) for text in table["text"].to_pylist()]
     assert texts == [f"row {k}" for k in range(10_000)]
-
-
-def test_one_file_is_open_while_the_slices_of_many_parts_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = Storage(str(tmp_path))
-    slices: list[Slice] = []
-    for part in range(40):
-        with work.spool() as file:
-            writer = SliceWriter(file)
-            writer.send(0, batch(np.full(2, part), 2 * part))
-            writer.close()
-            file.publish(f"part-{part:02}")
-        slices += [slice for _, slice in read_index(work, f"part-{part:02}")]
-    num_open = len(os.listdir("/dev/fd"))
-    tables = []
-    for table in read_slices(work, slices):
-        tables.append(table)
-        assert len(os.listdir("/dev/fd")) <= num_open + 1
-    # The rows outlive the files that they were read from.
-    assert pa.concat_tables(tables)["key"].to_pylist() == sorted([*range(40), *range(40)])
 
 
 @pytest.mark.parametrize(

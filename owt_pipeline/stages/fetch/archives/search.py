@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from owt_pipeline.formats.captures import absolute
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge, header
-from owt_pipeline.formats.urls import BadURL, canonical_url
+from owt_pipeline.formats.urls import BadURL, canonical_url, redirected
 from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
 from owt_pipeline.stages.fetch.answers import (
     MAX_REDIRECTS,
@@ -206,7 +205,7 @@ def read_capture(
         detail = f"the record is of {response.url[:200]!r}, {location}"
         return FetchFailure(Reason.BAD_RESPONSE, detail)
     if response.status in REDIRECTS:
-        target = absolute(response.url, header(response.headers, "location"))
+        target = _absolute(response.url, header(response.headers, "location"))
         return ArchivedRedirect(target, member or rewritten(record))
     return judge_response(response, origin, fetch_ms, lambda _: member or rewritten(record))
 
@@ -216,4 +215,14 @@ def canonical_or_none(url: str | None) -> str | None:
     try:
         return canonical_url(url) if url else None
     except BadURL:
+        return None
+
+
+def _absolute(url: str, location: str | None) -> str | None:
+    """Return the target of a response's Location header, absolute; None if it is not a URL."""
+    if not location:
+        return None
+    try:
+        return redirected(url, location)
+    except ValueError:
         return None

@@ -7,7 +7,9 @@ force, and all names that the root manifest has seen (`read_root` returns both).
 root manifest nor a deleted file brings a document back. A missing or damaged file is an error until
 a later file replaces it, which takes the same request again.
 
-A row has a fingerprint of the document's text, not the text.
+A row has a fingerprint of the document's text, not the text: the hash of the normalised text and
+the hashes of its n-grams of words. Whatever the options of a run are, two texts are compared by the
+same n-grams.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -23,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.errors import UserError, command
-from owt_pipeline.formats.fingerprint import Fingerprint, hashing
+from owt_pipeline.formats.shingles import chunked, hash_texts, hash_words, ngrams
 from owt_pipeline.formats.urls import host_of
 from owt_pipeline.ledger.root import TAKEDOWNS
 from owt_pipeline.storage.folder import Storage, at_once
@@ -280,3 +283,40 @@ def _rows_of(table: pa.Table, *, has_texts: bool) -> list[Takedown]:
             text = Fingerprint(entry["digest"], shingles.values.to_numpy())
         rows.append(Takedown(entry["url_id"], entry["url"], entry["domain"], entry["detail"], text))
     return rows
+
+
+NGRAM = 5
+"""Words of a shingle of a fingerprint."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What identifies a text.
+
+    Attributes:
+      digest: 16 bytes, equal for texts of the same words in the same order.
+      shingles: uint64, the distinct hashes of its n-grams, sorted; empty for a text without words.
+    """
+
+    digest: bytes
+    shingles: np.ndarray
+
+
+def fingerprints(texts: pa.Array) -> list[Fingerprint]:
+    """Return the fingerprint of each text of an array of strings without nulls."""
+    prints: list[Fingerprint] = []
+    for chunk in chunked(texts):
+        words = hash_words(chunk)
+        sets = ngrams(words, NGRAM).sets()
+        prints += map(Fingerprint, hash_texts(chunk, words), sets)
+    return prints
+
+
+_SAMPLE = "The Five Boxing Wizards, \u00c9t\u00e9 2024: \u6f22\u5b57 and an incomprehensibilities."
+
+
+@functools.cache
+def hashing() -> str:
+    """Return a digest of the way in which fingerprints are made; it changes if they do."""
+    (sample,) = fingerprints(pa.array([_SAMPLE]))
+    return hashlib.sha256(sample.digest + sample.shingles.astype("<u8").tobytes()).hexdigest()[:16]
