@@ -43,6 +43,11 @@ def _change_nothing(*arguments: object) -> None:
 RULES = (
     Rule("cut by article", Cut, "at", lambda cut, article: (cut.lower + cut.higher) / 2),
     Rule("lead", main_content, "_keep_lead", _change_nothing),
+    Rule("surroundings", main_content, "_less_for_surroundings", lambda page, blocks: 0.0),
+    Rule("hidden text", main_content, "_is_left_hidden", lambda page, keep: keep & False),
+    Rule("mean of tables", main_content, "_mean_of_tables", lambda page, p: p),
+    Rule("terms", main_content, "_keep_terms", _change_nothing),
+    Rule("references", main_content, "leave_references", _change_nothing),
     Rule("comments", main_content, "_leave_comments", _change_nothing),
     Rule("further articles", main_content, "_leave_next_articles", _change_nothing),
     Rule("repeats", main_content, "without_repeats", list),

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from benchmarks.extraction_model.labelled_pages import read_labelled
-from owt_pipeline.stages.extract.content.features import PageView
+from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.main_content import (
     FAVORS,
     _keep_lead,
+    _keep_terms,
     main_content,
 )
 from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
@@ -99,6 +100,24 @@ def test_misleading_name_does_not_remove_the_page(wrapper: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("html", "keep", "kept"),
+    [
+        ("<dl><dt>tie<dd>{}</dl>", [False, True], [True, True]),
+        ("<dl><dt>tie<dd><p>{}</dl>", [False, True], [True, True]),
+        ("<dl><dt>tie<dd>{}</dl>", [False, False], [False, False]),
+        # A table of contents before the text.
+        ("<dl><dt>tie</dl><p>{}", [False, True], [False, True]),
+        ("<ul><li>tie</ul><dl><dd>{}</dl>", [False, True], [False, True]),
+    ],
+)
+def test_a_term_of_a_kept_definition_is_kept(html: str, keep: list[bool], kept: list[bool]) -> None:
+    blocks = read_page(f"<html><body>{html.format(SENTENCE)}</body></html>").blocks
+    mask = np.array(keep)
+    _keep_terms(blocks, mask)
+    assert mask.tolist() == kept
+
+
+@pytest.mark.parametrize(
     ("html", "is_note"),
     [
         ("<p>{0}</p><aside class=note><p>Nine litres, not ten.</p></aside><p>{0}</p>", True),
@@ -130,7 +149,7 @@ def keeps_lead(html: str, description: str, lead: str = LEAD, p: float = 0.15) -
     kind = read_page_kind("", read.metas, read_head(read))
     is_lead = np.array([block.text == lead for block in read.blocks])
     keep = np.array([block.chars > 200 for block in read.blocks])
-    _keep_lead(read.blocks, kind, np.where(is_lead, p, 0.5), keep)
+    _keep_lead(view(read.blocks, kind), read.blocks, kind, np.where(is_lead, p, 0.5), keep)
     assert is_lead.any()
     return bool(keep[is_lead].any())
 
@@ -172,6 +191,8 @@ def test_a_lead_that_begins_like_the_description_is_kept(
         # Above the title, and without one.
         ("<p>{}</p><h1>The lamp</h1>", LEAD),
         ("<h2>The lamp</h2><p>{}</p>", LEAD),
+        # A text that the page hides.
+        ('<h1>The lamp</h1><div style="display:none">{}</div>', LEAD),
         # Another description, one that is too short to tell, and none.
         ("<h1>The lamp</h1><p>{}</p>", f"Also: {LEAD}"),
         ("<h1>The lamp</h1><p>{}</p>", LEAD[:30]),

@@ -62,6 +62,9 @@ class PageView:
       texts (n): the text of each block.
       heading (n): the index of the heading above each block; -1 for none.
       in_comments (n): whether the names around a block mark it as a reader's comment.
+      in_chrome (n): whether the names around a block mark it as navigation, a banner, what to read
+        next and the like.
+      unshown (n): whether a style or an attribute around a block hides it.
       static (n, features): the features that do not depend on the model.
       shared: the static features that all blocks of the page share.
     """
@@ -75,6 +78,8 @@ class PageView:
     texts: list[str]
     heading: np.ndarray
     in_comments: np.ndarray
+    in_chrome: np.ndarray
+    unshown: np.ndarray
     static: np.ndarray
     shared: list[float]
 
@@ -114,6 +119,8 @@ def view(blocks: Sequence[Block], kind: PageKind) -> PageView:
         texts=texts,
         heading=heading,
         in_comments=is_of_kind[2],
+        in_chrome=is_of_kind[1],
+        unshown=is_of_kind[3],
         static=matrix(columns, len(blocks)),
         shared=shared,
     )

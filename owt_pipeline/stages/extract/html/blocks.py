@@ -22,10 +22,13 @@ FORMS = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), HEADING) | {"li": IT
 FORMS |= dict.fromkeys(("p", "blockquote", "dd"), PARAGRAPH)
 """The form of text by the element around it; OTHER in all others."""
 
+_MIN_PROSE_CHARS = 80
+_MAX_PROSE_LINKED_SHARE = 0.4
 # A text with more characters between two spaces is in a script without spaces, like Chinese.
 _MAX_CHARS_PER_WORD = 15
 # A word of such a script has about as many characters.
 _CHARS_PER_WORD_WITHOUT_SPACES = 2
+_MIN_PROSE_CHARS_WITHOUT_SPACES = 35
 _DIGITS = re.compile(r"\d+")
 
 # Marks in a block's `marked` text: around code, inline formulas and displayed formulas.
@@ -144,9 +147,25 @@ class Block:
 def num_words(block: Block) -> int:
     """Return the number of words of a block; of a script without spaces, an estimate."""
     num = block.text.count(" ") + 1
-    if block.chars > _MAX_CHARS_PER_WORD * num and not block.text.isascii():
+    if is_without_spaces(block, num):
         return block.chars // _CHARS_PER_WORD_WITHOUT_SPACES
     return num
+
+
+def is_without_spaces(block: Block, num_words: int) -> bool:
+    """Return whether a block with so many words between spaces is in a script without spaces."""
+    return block.chars > _MAX_CHARS_PER_WORD * num_words and not block.text.isascii()
+
+
+def is_prose(block: Block) -> bool:
+    """Return whether a block has a sentence or two that are not mostly links."""
+    if block.form == HEADING or block.link_chars >= _MAX_PROSE_LINKED_SHARE * block.chars:
+        return False
+    if block.chars > _MIN_PROSE_CHARS:
+        return True
+    if block.chars <= _MIN_PROSE_CHARS_WITHOUT_SPACES:
+        return False
+    return is_without_spaces(block, block.text.count(" ") + 1)
 
 
 def kind_of(container: Container) -> tuple[str, str]:
