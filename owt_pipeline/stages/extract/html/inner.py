@@ -110,6 +110,39 @@ class RawElement:
             self.pieces.append(text)
 
 
+class Unseen(RawElement):
+    """An inline element that is hidden from sight, or from screen readers.
+
+    Attributes:
+      is_for_reader: whether it is for screen readers.
+    """
+
+    def __init__(self, is_for_reader: bool) -> None:
+        super().__init__("unseen")
+        self.is_for_reader = is_for_reader
+
+    def text(self) -> str:
+        """Return its text in one line."""
+        return " ".join("".join(self.pieces).split())
+
+
+class Drawing(RawElement):
+    """A drawing or a picture, whose title or alternative text may be a large first letter."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__("drawing")
+        self.pieces.append(label)
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.depth += 1
+        if tag == "img":
+            self.pieces.append(attributes.get("alt", ""))
+
+    def text(self) -> str:
+        """Return its title, or the text that it shows, in one line."""
+        return " ".join("".join(self.pieces).split())
+
+
 class Formula(RawElement):
     """A `<math>`."""
 

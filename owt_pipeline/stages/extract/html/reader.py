@@ -15,13 +15,16 @@ from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, HEADING, ITEM, Container
 from owt_pipeline.stages.extract.html.controls import Controls
+from owt_pipeline.stages.extract.html.initials import names_initial
 from owt_pipeline.stages.extract.html.inner import (
     CLIPPED,
     PROTECTED_ADDRESS,
     WRAPS_LINES,
+    Drawing,
     Formula,
     PreText,
     RawElement,
+    Unseen,
     address_in,
     address_of_link,
     clean_latex,
@@ -58,6 +61,7 @@ from owt_pipeline.stages.extract.html.structure import (
     LAYS_OUT,
     SPECIAL,
     STYLED_TAGS,
+    TEXT_FORMS,
     WITH_END,
     Structure,
 )
@@ -65,6 +69,8 @@ from owt_pipeline.stages.extract.html.structure import (
 # Inline elements that mean nothing without attributes.
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
+_INITIAL_TAGS = frozenset(("span", "i", "em", "b", "strong", "big", "font"))
+_DRAWINGS = frozenset(("svg", "picture"))
 # Values of `rel` for the pages before, after and above this one.
 _PAGING = frozenset(("prev", "next", "up"))
 # Attributes of inline elements that are noted.
@@ -130,6 +136,8 @@ class _Reader(Structure):
             if isinstance(opened, Container):
                 if self._pieces:
                     self._end_block()
+                elif self._initial:
+                    self._leave_initial(opened)
                 opened.end = self._count
                 self._at = opened.parent or opened
                 if opened.tag in WITH_END:
@@ -179,6 +187,8 @@ class _Reader(Structure):
         parent.children += 1
         if parent.form == ITEM and tag in ("p", "div"):
             container.form = ITEM
+        if self._initial and not (self._initial_at is parent and container.form in TEXT_FORMS):
+            self._initial = ""
         self._stack.append(container)
         self._at = container
         if attributes:
@@ -237,6 +247,8 @@ class _Reader(Structure):
             formula = formula_of_image(attributes)
             if formula is not None:
                 self._add_formula(*formula)
+            elif "alt" in attributes:
+                self._take_initial(attributes["alt"])
 
     def _start_bare(self, tag: str, attributes: Attributes) -> None:
         """Take an inline element that means nothing without attributes."""
@@ -271,6 +283,12 @@ class _Reader(Structure):
             or not _NOTED_ATTRIBUTES.isdisjoint(attributes)
         ):
             self._note(tag, attributes)
+        if not self._pieces and tag in _INITIAL_TAGS:
+            self._has_named_initial = names_initial(classes)
+            if "aria-label" in attributes:
+                self._take_label(attributes["aria-label"])
+                if attributes.get("role") == "img":
+                    self._take_initial(attributes["aria-label"])
         if tag == "a" and "href" in attributes:
             self._start_link(attributes)
         elif tag in _CODE_TAGS:
@@ -292,6 +310,7 @@ class _Reader(Structure):
             self.data(address_in(attributes))
             self._inner = RawElement()
             return True
+        is_unshown_itself = False
         if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
             is_unshown_itself = is_unshown(attributes)
             # A control may open an element that has an id.
@@ -313,7 +332,10 @@ class _Reader(Structure):
         is_drawn = "MathJax" in classes and not tag.startswith("mjx-")
         if not (kind & HIDDEN or is_number or is_drawn):
             return False
-        self._inner = RawElement()
+        if kind & HIDDEN and not is_unshown_itself:
+            self._inner = Unseen(is_for_reader=attributes.get("aria-hidden") != "true")
+        else:
+            self._inner = RawElement()
         return True
 
     def _start_link(self, attributes: Attributes) -> None:
@@ -368,6 +390,9 @@ class _Reader(Structure):
         if tag == "math":
             self._inner = Formula(attributes)
             return
+        if tag in _DRAWINGS and not self._pieces:
+            self._inner = Drawing(attributes.get("aria-label", ""))
+            return
         kind = attributes.get("type", "").strip().lower() if tag == "script" else ""
         is_title = tag == "title" and self.page.title is None
         is_needed = is_title or kind.startswith(("application/ld+json", "math/tex"))
@@ -385,6 +410,10 @@ class _Reader(Structure):
                 self._add_formula(latex, inner.is_large)
             elif text := inner.text():
                 self.data(text)
+        elif isinstance(inner, Drawing):
+            self._take_initial(inner.text())
+        elif isinstance(inner, Unseen):
+            self._add_unseen(inner)
         elif inner is not None and inner.kind is not None:
             text = "".join(inner.pieces)
             if not inner.kind:

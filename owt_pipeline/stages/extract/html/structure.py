@@ -20,9 +20,17 @@ from owt_pipeline.stages.extract.html.blocks import (
     Block,
     Container,
 )
+from owt_pipeline.stages.extract.html.initials import (
+    INITIAL,
+    initial_in,
+    is_initial,
+    with_initial,
+    without_gap,
+)
 from owt_pipeline.stages.extract.html.inner import (
     PreText,
     RawElement,
+    Unseen,
     counts_up,
     is_line_number,
 )
@@ -45,6 +53,9 @@ from owt_pipeline.stages.extract.html.tables import (
     span_in,
 )
 
+_MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others only
+TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
+"""Forms of text that may begin with a large letter."""
 _MAX_VALUE_CHARS = 10
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 _MAX_SCRIPT_PIECES = 20
@@ -106,6 +117,17 @@ class Structure:
         self._has_paging = False
         # The number of open links.
         self._links_around = 0
+        # A large first letter that is an image or is hidden from screen readers, and the container
+        # that it is in, or was in if that has ended.
+        self._initial = ""
+        self._initial_at = self._at
+        # Whether the text begins in an element that is named as a large first letter.
+        self._has_named_initial = False
+        # The latest inline elements that are for screen readers only, and for all others only,
+        # and where they are: the number of blocks and of pieces before them.
+        self._for_readers = ""
+        self._for_eyes = ""
+        self._unseen_at = 0, 0
         # The blocks of navigation and footers.
         self._skipped: list[Block] = []
         self._open_tables: list[Table] = []
@@ -126,6 +148,9 @@ class Structure:
         # Half of all texts are white space between two blocks.
         if not self._pieces and text.isspace() and "\xa0" not in text:
             return
+        if self._initial:
+            text = with_initial(self._initial, text)
+            self._initial = ""
         if self._links_around:
             if text in _LINKS_TO_SELF:
                 return
@@ -139,6 +164,8 @@ class Structure:
         if self._wrapped is self._at and "\n" in joined.strip():
             text = read_lines(joined.replace("  ", "\xa0\xa0").replace("\n", BREAK))
             marked = None
+        if text[1:2] == " " and len(self._pieces[0].strip()) == 1 and marked is None:
+            text = without_gap(text, is_named=self._has_named_initial)
         container = self._at
         may_be_value = (len(text) < _MAX_VALUE_CHARS or text[0] == "[") and marked is None
         is_missing = may_be_value and is_missing_value(text, container, bool(self._open_tables))
@@ -150,6 +177,12 @@ class Structure:
             block.links = self._links
             block.images = self._images
             self._images = 0
+            last = self.blocks[-1] if self.blocks else None
+            if last is not None and last.chars < 4 and is_initial(last, block):
+                self.blocks.pop()
+                block.text = last.text + text
+                block.marked = block.marked and last.text + block.marked
+                block.chars = len(block.text)
             self.blocks.append(block)
             if self._has_paging and block.link_chars > _MIN_LINKED_SHARE * block.chars:
                 self._skipped.append(block)
@@ -157,6 +190,59 @@ class Structure:
         self._pieces = []
         self._link_chars = 0
         self._links = 0
+        self._initial = ""
+        self._has_named_initial = False
+
+    def _take_initial(self, text: str) -> None:
+        """Take the text for a picture, if it is a large first letter."""
+        initial = initial_in(text)
+        if initial and not self._links_around:
+            self._initial = initial
+            self._initial_at = self._at
+
+    def _leave_initial(self, container: Container) -> None:
+        """Keep a letter at the end of a container that has nothing else, like a figure, for the
+        text that follows it."""
+        is_only_letter = len(self._initial) == 1 and self._initial_at is container
+        if is_only_letter and container.form in TEXT_FORMS and container.parent is not None:
+            self._initial_at = container.parent
+        else:
+            self._initial = ""
+
+    def _add_unseen(self, unseen: Unseen) -> None:
+        """Take an element that is for screen readers or for all others only.
+
+        Both have the same text where a part of it is drawn, like a large first letter: this text
+        is read once. Otherwise the one for all others is an icon, and the other one its name.
+        """
+        text = unseen.text()
+        position = len(self.blocks), len(self._pieces)
+        if position != self._unseen_at:
+            self._unseen_at = position
+            self._for_readers = self._for_eyes = ""
+        # Comparing takes the square.
+        if len(self._for_readers) + len(self._for_eyes) > _MAX_UNSEEN_CHARS:
+            return
+        if unseen.is_for_reader:
+            self._for_readers += text
+        else:
+            self._for_eyes += text
+        if not text:
+            return
+        if self._for_eyes and "".join(self._for_eyes.split()) == "".join(self._for_readers.split()):
+            self.data(self._for_readers)
+        elif self._pieces or self._links_around or self._at.form not in TEXT_FORMS:
+            return
+        # The other of the two may be a drawing.
+        elif INITIAL.fullmatch(self._for_eyes or self._for_readers):
+            self._initial = self._for_eyes or self._for_readers
+            self._initial_at = self._at
+
+    def _take_label(self, label: str) -> None:
+        """Take the text for screen readers of an element whose parts are for all others only."""
+        self._unseen_at = len(self.blocks), len(self._pieces)
+        self._for_eyes = ""
+        self._for_readers = label[:_MAX_UNSEEN_CHARS]
 
     def _add_formula(self, latex: str, is_large: bool) -> None:
         """Add a formula; `is_large` if it stands on lines of its own."""
