@@ -68,8 +68,9 @@ gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; continues where
 	$(PYTHON) benchmarks/gpu_check.py --all
 
 PEERS := datasketch, datatrove.pipeline.dedup, datatrove.pipeline.extractors, datatrove.pipeline.filters, justext, \
-	readability, rensa, rs_trafilatura, spacy, tensorflow_datasets.text.c4_utils, text_dedup
-bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures; each has to import
+	readability, rensa, spacy, tensorflow_datasets.text.c4_utils, text_dedup
+bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures; RS_TRAFILATURA=1 also compiles that one, in 17 minutes
+	test -z "$(RS_TRAFILATURA)" || $(UV) pip install --quiet --python .venv-peers rs-trafilatura==0.1.1
 	.venv-peers/bin/python -c "import $(PEERS)"
 
 extraction-model: $(VENV)/installed  ## fit the model of main text again: make extraction-model DATA=FOLDER
