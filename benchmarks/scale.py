@@ -3,6 +3,7 @@
     python benchmarks/scale.py small
     python benchmarks/scale.py requests
     python benchmarks/scale.py products [--size 8]
+    python benchmarks/scale.py handles [--shards 8192]
 
 `small` measures the fixed cost of a run: 8 of the demo's pages from their WARC file to the report,
 the same command when all is finished, and the import of Beam, which is a part of the first. It
@@ -16,6 +17,10 @@ proxy that counts. The requests of a run that the second has more belong to its 
 functions, which do not depend on how busy the machine is. What both doublings cost together beyond
 the sum of each is the cost of a product, such as shards times archive files. It prints each
 product's share of the growth, and exits with 1 if one besides KNOWN_PRODUCTS is more than a fifth.
+
+`handles` makes the handles that dedupe passes to the local runner, without the texts: one for each
+shard and each range of hashes. It prints how much memory they take. 8,192 shards have 100 million
+documents.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -34,17 +40,24 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
+import apache_beam as beam
+import msgspec
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.pipeline import STAGES
+from owt_pipeline.stages.dedupe.steps import num_ranges
 
 NUM_SMALL_RUNS = 5
 NUM_SMALL_PAGES = 8
+# Of dedupe: documents of a shard as a run chooses their number, and bands of its default threshold.
+DOCUMENTS_OF_SHARD = 12_200
+BANDS = 21
 FEW_SHARDS = 4
 MANY_SHARDS = 16
 # The headers of a connection, which the proxy writes itself.
@@ -274,6 +287,38 @@ def measure_products(arguments: argparse.Namespace) -> int:
     return int(not is_known)
 
 
+class MakeHandles(beam.DoFn):
+    """Makes the handles that the shards of dedupe's first step return, keyed by range."""
+
+    def process(self, num_shards: int) -> Iterator[tuple[int, bytes]]:
+        """Yield a handle for each shard and range."""
+        num_hashes = num_shards * DOCUMENTS_OF_SHARD * BANDS
+        for shard in range(num_shards):
+            path = f"sketch/slices/part-{shard:05d}-01234567.slices"
+            for key in range(num_ranges(num_hashes)):
+                handle = Slice("0123456789abcdef/01234567", path, 1000 * shard + 64 * key, 640, 123)
+                yield key, msgspec.msgpack.encode(handle)
+
+
+def count_handles(handles: tuple[int, Iterable[bytes]]) -> tuple[int, int]:
+    """Return a range and the number of its handles."""
+    return handles[0], sum(1 for _ in handles[1])
+
+
+def measure_handles(arguments: argparse.Namespace) -> int:
+    """Print the memory that the handles of a run with these shards take in the local runner."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with beam.Pipeline() as pipeline:
+        make_handles = beam.ParDo(MakeHandles()).with_output_types(tuple[int, bytes])
+        handles = pipeline | beam.Create([arguments.shards]) | make_handles
+        handles | beam.GroupByKey() | beam.Map(count_handles)
+    grown_bytes = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    num_handles = arguments.shards * num_ranges(arguments.shards * DOCUMENTS_OF_SHARD * BANDS)
+    print(f"{num_handles:,} handles, {grown_bytes / num_handles:.0f} bytes each")
+    print(f"{grown_bytes / 1e6:,.0f} MB for {arguments.shards * DOCUMENTS_OF_SHARD:,} documents")
+    return 0
+
+
 def run_owt(*arguments: object) -> None:
     """Run `owt`, without its output."""
     run_quietly(sys.executable, "-m", "owt_pipeline", *arguments)
@@ -297,6 +342,9 @@ def main() -> int:
     products = commands.add_parser("products")
     products.add_argument("--size", type=int, default=8)
     products.set_defaults(run_command=measure_products)
+    handles = commands.add_parser("handles")
+    handles.add_argument("--shards", type=int, default=8192)
+    handles.set_defaults(run_command=measure_handles)
     arguments = parser.parse_args()
     return int(arguments.run_command(arguments))
 

@@ -35,6 +35,7 @@ FORMS = [
     "gpu_check --tiny --device cpu",
     "scale small",
     "scale requests",
+    "scale handles --shards 64",
     "scale products --size 2",
     "takedowns --documents 50 --takedowns 10",
     "tokens --megabytes 1 --rounds 1 --tokens 200000 --seconds 0.1",

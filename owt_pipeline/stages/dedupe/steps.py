@@ -154,10 +154,10 @@ class Ranges:
         """Return the numbers of ranges for the documents of a run."""
         num_documents = int(first_of_parts(run)[-1])
         num_bands, _ = banding(run.options.threshold)
-        return cls(_num_ranges(num_documents), _num_ranges(num_bands * num_documents))
+        return cls(num_ranges(num_documents), num_ranges(num_bands * num_documents))
 
 
-def _num_ranges(num_hashes: int) -> int:
+def num_ranges(num_hashes: int) -> int:
     """Return the number of ranges for hashes, so that few of them stay in memory."""
     hashes_of_range = max(MIN_HASHES_OF_RANGE, num_hashes // _NUM_RANGES)
     return 1 + num_hashes // min(hashes_of_range, _MAX_HASHES_OF_RANGE)
