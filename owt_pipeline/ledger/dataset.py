@@ -293,6 +293,7 @@ def _file_table(workdir: Storage, path: str, sha256: str, remedy: str) -> FileTa
     try:
         data = workdir.read(path)
     except OSError as error:
+        raise_unless_damage(error, workdir.path(path))
         raise UserError(
             f"the list of files {workdir.path(path)} cannot be read ({error}): {remedy}"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.dataset import DatasetReader, _file_table
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ShardFile
 
@@ -71,3 +72,12 @@ def test_a_damaged_file_is_an_error_that_names_verify(reader: ReaderOfOneFile) -
     path.write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"owt verify .* --repair"):
         list(reader.rows_by_id(0, [7]))
+
+
+def test_a_list_of_files_that_cannot_be_opened_is_not_told_as_a_lost_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr(Storage, "read", lambda self, path: (_ for _ in ()).throw(error))
+    with pytest.raises(OSError, match="Too many open files"):
+        _file_table(Storage(str(tmp_path)), "files-1.parquet", "", "repair it")
