@@ -164,6 +164,7 @@ def test_an_import_of_an_empty_file_leaves_nothing_to_do(
     assert main(["import", str(tmp_path / "run"), str(empty), "--workers", "1"]) == 1
     output = capsys.readouterr()
     assert "import: the files have no texts" in output.err
+    assert "text_field" not in output.err
     assert "next:" not in output.out
 
 

@@ -128,7 +128,8 @@ class Import(Stage):
         dates = _unread_dates(run)
         if dates.problem:
             logger.warning("import: field %s: %s", run.options.date_field, dates.problem)
-        if not any(record.counts.left for record in records):
+        has_entered = any(record.counts.entered for record in records)
+        if has_entered and not any(record.counts.left for record in records):
             logger.warning(
                 "import: imported no document; %s lists the reasons (is --text_field right?)",
                 run.workdir.path("ledger/documents/rejects/"),
