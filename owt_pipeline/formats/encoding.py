@@ -8,7 +8,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from owt_pipeline.formats.gpt2_tokenizer import (
 )
 from owt_pipeline.formats.hub_tokenizer import download_tokenizer, is_hub_name
 from owt_pipeline.storage.folder import open_source
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 GPT2_VOCAB_SIZE = 50_257
 
@@ -145,18 +141,31 @@ class _Gpt2(Encoding):
             return self._encode_one(_without_surrogates(text))
         except ValueError:
             # tiktoken's regular expression fails at hundreds of thousands of spaces in a row.
-            ids = _gpt2_of_tokenizers().encode(text, add_special_tokens=False).ids
-            return np.array(ids, np.uint32)
+            pieces = split_at_blanks(text)
+            return np.concatenate([encode(piece, disallowed_special=()) for piece in pieces])
 
 
-@functools.cache
-def _gpt2_of_tokenizers() -> Tokenizer:
-    """Return GPT-2's tokenizer in the package tokenizers, which is slower than tiktoken."""
-    from tokenizers import Tokenizer
+# White space by Unicode, as tiktoken matches it. Python's \s also matches U+001C to U+001F.
+_BLANK = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+_LONG_BLANKS = re.compile(_BLANK + "{1000,}")
 
-    tokenizer = Tokenizer.from_buffer(gpt2_tokenizer_json())
-    tokenizer.encode_special_tokens = True
-    return tokenizer
+
+def split_at_blanks(text: str) -> list[str]:
+    """Return the pieces of a text, cut at long runs of blanks, with the same tokens as the text.
+
+    GPT-2's pattern takes the blanks of a run as one word, without the last blank if text follows.
+    At the end of a text it matches them without backtracking, so no run is too long there.
+    """
+    pieces = []
+    start = 0
+    for run in _LONG_BLANKS.finditer(text):
+        is_at_end = run.end() == len(text)
+        end = run.end() if is_at_end else run.end() - 1
+        pieces.append(text[start : run.start()])
+        pieces.append(text[run.start() : end])
+        start = end
+    pieces.append(text[start:])
+    return [piece for piece in pieces if piece]
 
 
 class _FromFile(Encoding):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.formats import gpt2_tokenizer
 from owt_pipeline.formats.encoding import load
 
@@ -51,11 +53,25 @@ def test_known_texts_get_openais_ids() -> None:
     assert ids_of("") == []
 
 
+BLANKS = st.text(alphabet=" \t\n\r\x1c\x85\u00a0\u2028\u3000")
+
+
+@given(st.lists(st.one_of(BLANKS, st.text(alphabet="aB1.'s-é\u200b", max_size=3))).map("".join))
+@settings(max_examples=300, deadline=None)
+def test_pieces_cut_at_blanks_have_the_same_ids(text: str) -> None:
+    """Cut at runs of two blanks in place of 1,000, so that short texts are cut, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encodings, "_LONG_BLANKS", re.compile(encodings._BLANK + "{2,}"))
+        pieces = encodings.split_at_blanks(text)
+    assert "".join(pieces) == text
+    assert [token for piece in pieces for token in ids_of(piece)] == ids_of(text)
+
+
 @pytest.mark.parametrize("text", [" " * 10**6, "a" + "\t" * 10**6 + "b"])
 def test_a_million_blanks_in_a_row_are_encoded(text: str, gpt2_file: str) -> None:
     tokenizer = Tokenizer.from_file(gpt2_file)
     if not text.isspace():
-        with pytest.raises(ValueError):  # noqa: PT011  # a change in tiktoken makes the second tokenizer needless
+        with pytest.raises(ValueError):  # noqa: PT011  # a change in tiktoken makes the cuts needless
             gpt2_tokenizer.tiktoken_encoding().encode(text, disallowed_special=())
     assert ids_of(text) == tokenizer.encode(text, add_special_tokens=False).ids
 
