@@ -22,8 +22,8 @@ from tests.servers.hub import environment_of, hub_server
 REPOSITORY = Path(__file__).resolve().parents[2]
 ORDER = ["collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report"]
 TINY = ["--preset=tiny", "--max_steps=9"]
-TRAINING = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 128, "device": "cpu"}
-TRAINING |= dict.fromkeys(("max_steps", "save_every", "val_every"), 2)
+TRAINING = {"preset": "tiny", "n_embd": 32, "block_size": 32, "batch_tokens": 128, "device": "cpu"}
+TRAINING |= dict.fromkeys(("max_steps", "save_every", "eval_every"), 2)
 
 
 def test_airflow_reads_the_stages_in_the_pipelines_order(dagbag: Any) -> None:
