@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 _FOLDER = os.environ["OWT_TESTS_HOLD"]
-_PLAN = re.compile(r"ledger/(\w+)/work/\w+/plan-\w+\.json$")
+_PLAN = re.compile(r"ledger/(\w+)/work/[\w-]+/plan-\w+\.json$")
 
 
 def _first(name: str) -> bool:
