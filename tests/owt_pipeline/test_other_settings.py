@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.owt_pipeline.remedies import attempt, heal
-from tests.owt_pipeline.runs import ask_owt, manifest_of
+from tests.owt_pipeline.runs import ask_owt, manifest_of, run_here
+from trainer.data import export_tokens
 
 
 def write_text(path: Path, number: int) -> Path:
@@ -50,3 +57,21 @@ def test_num_shards_of_a_run_with_shards_holds_for_new_ones(tmp_path: Path) -> N
     added = attempt(["import", run, second, "--num_shards", "3", "--add"])[1]
     assert message not in added
     assert manifest_of(run, "documents").num_shards == 5
+
+
+def test_own_text_gets_the_command_for_other_trainers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [f"The boat of the year {year} was late in the harbour. " * 9 for year in range(40)]
+    lines = [json.dumps({"text": text}) for text in texts]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    run = tmp_path / "a run"
+    ask_owt("import", run, tmp_path / "texts.jsonl", "--num_shards", 1)
+    output = ask_owt("run", run, "--min_tokens", 1, "--languages", "all", "--val_fraction", 0.3)
+    advised = re.search(
+        r"^or: +python -m trainer\.data\.export_tokens (.*)  \(", output, re.MULTILINE
+    )
+    assert advised is not None, output
+    run_here(partial(export_tokens.main, shlex.split(advised[1])))
+    assert (tmp_path / "out/train.bin").stat().st_size > 0
