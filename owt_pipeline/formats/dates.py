@@ -64,6 +64,17 @@ def moment_of(value: object) -> datetime | None:
         return None
 
 
+def seconds_of(value: object) -> int | None:
+    """Return the seconds since 1970 of a number or a date; None for anything else.
+
+    A date without a time zone is in UTC.
+    """
+    moment = moment_of(value)
+    if moment is None:
+        return None
+    return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
+
+
 def _iso_zone(zone: re.Match[str]) -> str:
     return "+00:00" if zone[1] else zone[2]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timezone
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import OR_DAMAGED
-from owt_pipeline.formats.dates import MISSING, UnreadDates, moment_of
+from owt_pipeline.formats.dates import MISSING, UnreadDates, seconds_of
 from owt_pipeline.formats.file_kinds import kind_of, read_start
 from owt_pipeline.formats.files import AcceptedFiles, known_format
 from owt_pipeline.formats.records import (
@@ -196,7 +195,7 @@ def _row_of_fields(line: int, fields: Mapping[str, Any], times: UnreadDates) -> 
     if not isinstance(url, str):
         return {"line": line, "reason": str(Reason.NO_URL), "note": _note_without_url(fields)}
     time = first(_TIME)
-    seconds = _seconds(time)
+    seconds = seconds_of(time)
     times.add(time, seconds is not None, f"line {line}")
     row = {
         "line": line,
@@ -245,14 +244,3 @@ def _is_missing_number(value: Any) -> bool:
     if isinstance(value, str):
         return value.lower() in MISSING
     return isinstance(value, float) and math.isnan(value)
-
-
-def _seconds(value: Any) -> int | None:
-    """Return seconds since 1970 of a number or a date; None for anything else.
-
-    A date without a time zone is in UTC.
-    """
-    moment = moment_of(value)
-    if moment is None:
-        return None
-    return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
