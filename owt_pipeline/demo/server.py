@@ -82,7 +82,7 @@ def responses_of(warc: bytes) -> dict[Page, Response]:
         response = read_record(warc[capture.offset : capture.offset + capture.length])
         host, _, path = response.url.removeprefix("http://").partition("/")
         sent_headers = dict(response.headers)
-        headers = {}
+        headers: dict[str, str] = {}
         for name in ("Content-Type", "Location"):
             if name in sent_headers:
                 headers[name] = sent_headers[name]

@@ -18,10 +18,9 @@ UNDERSTOOD = (
 """Examples of dates that are read, for messages."""
 
 MISSING = frozenset(
-    ("", "-", "--", ".", "?", "null", "(null)", "<null>", "[null]", "#null!", "\\n", "na", "n/a",
-     "n.a.", "#n/a", "#n/a n/a", "#na", "<na>", "nan", "-nan", "nat", "none", "nil", "nul",
-     "undefined", "missing", "1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind")
-)  # fmt: skip
+    "- -- . ? null (null) <null> [null] #null! \\n na n/a n.a. #n/a #na <na> nan -nan nat none nil "
+    "undefined missing".split()
+) | {"", "#n/a n/a"}
 """How programs write a missing value, in lower case: pandas, R, Spark, databases, people."""
 
 _MAX_CHARS_SHOWN = 100

@@ -137,7 +137,8 @@ def read_start(file: IO[bytes]) -> bytes:
     """Return the first bytes of an open file, decompressed; its position is the start again.
 
     Parquet has its own compression, and WARC files only that of gzip. Bytes of such files in
-    another one are returned as they are. The result is shorter than NUM_START_BYTES for a short file, and for a compressed one that is
+    another one are returned as they are. The result is shorter than NUM_START_BYTES for a short
+    file, and for a compressed one that is
     damaged there.
     """
     start = file.read(NUM_START_BYTES)

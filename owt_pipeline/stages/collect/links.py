@@ -159,26 +159,22 @@ def _bad_line(line: int, note: str | None) -> _Row:
 def _rows_of_list(records: Iterable[Record]) -> Iterator[_Row]:
     """Yield the rows of a list with one URL on each line.
 
-    Blank lines and lines that begin with `#` are skipped. A line with a tab is a `bad_url`: it has
-    columns, which would become one URL.
+    Blank lines and lines that begin with `#` are skipped. A line with a tab or a CR within it is a
+    `bad_url`: its columns or lines would become one URL.
     """
-    number = 0
-    for record in records:
+    for number, record in enumerate(records, start=1):
         if record.fields is None:
-            number += 1
             yield _bad_line(number, record.problem)
             continue
-        # A line may also end in a CR without LF.
-        for line in record.fields["text"].split("\r"):
-            number += 1
-            url = line.strip()
-            if not url or url.startswith("#"):
-                continue
-            if "\t" in url:
-                note = f"a tab in {url[:_MAX_CHARS_SHOWN]!r}"
-                yield {"line": number, "reason": str(Reason.BAD_URL), "note": note}
-            else:
-                yield {"line": number, "url": url}
+        url = record.fields["text"].strip()
+        has_lines = "\r" in url
+        if not url or (url.startswith("#") and not has_lines):
+            continue
+        if has_lines or "\t" in url:
+            note = f"a tab or a CR in {url[:_MAX_CHARS_SHOWN]!r}"
+            yield {"line": number, "reason": str(Reason.BAD_URL), "note": note}
+        else:
+            yield {"line": number, "url": url}
 
 
 def _row_of_fields(line: int, fields: Mapping[str, Any], times: UnreadDates) -> _Row:
