@@ -97,10 +97,13 @@ NEVER_DATA = {
     "_SUCCESS": b"",
     ".gitattributes": b"*.parquet filter=lfs\n",
     ".cache/huggingface/rows.jsonl": ROW,
+}
+OTHERS = {
+    "picture.png": b"\x89PNG\r\n\x1a\n",
+    "old.zip": zipped("rows.jsonl", ROW),
     "CC-MAIN-0.warc.gz.md5": b"d41d8cd98f00b204e9800998ecf8427e  CC-MAIN-0.warc.gz\n",
     "CC-MAIN-0.warc.os.cdx.gz": gzip.compress(b" CDX N b a m s k r M S V g\n"),
 }
-OTHERS = {"picture.png": b"\x89PNG\r\n\x1a\n", "old.zip": zipped("rows.jsonl", ROW)}
 FOLDER = {
     **DUMPS, **JSON, **PARQUET, **LISTS, **TABLES, **WARCS, **TEXTS, **NEVER_DATA, **OTHERS
 }  # fmt: skip
