@@ -3,9 +3,9 @@
 The settings name the sources that the user wants. The root records which sources were added
 together, and how many shards they fill. A new source becomes a generation of its own if that is
 requested (`owt run RUN --add`). A recorded source need not be named again. Settings that name none
-of them are an error, because they have lost the other options, too. Only a last generation from
-which nothing is published may be left out: its sources were wrong, or the command that added it was
-interrupted.
+of them are an error, also if they name new sources, because they have lost the other options, too.
+Only a last generation from which nothing is published may be left out: its sources were wrong, or
+the command that added it was interrupted.
 """
 
 from __future__ import annotations
@@ -109,13 +109,14 @@ def _check_wished(
             f"{stage.name}: {names}{more} {verb} new in {runtime.workdir}: repeat the command with "
             f"--add to add {pronoun} as a generation"
         )
-    is_named = any(_name(source) in wished_by_name for source in recorded)
-    if new or is_named or not recorded:
+    if not recorded or any(_name(source) in wished_by_name for source in recorded):
         return
-    words = ["owt", "run", runtime.workdir, *_flags_of(stage, recorded)]
+    # Other options that are lost would get their defaults, and rebuild the corpus with them.
+    words = ["owt", "run", runtime.workdir, *(["--add"] if new else [])]
+    words += _flags_of(stage, [*recorded, *new])
     raise UserError(
-        f"the settings name no source of {runtime.workdir}: run {command(*words)}, with your other "
-        "flags, to restore the settings"
+        f"the settings name no earlier source of {runtime.workdir}: run {command(*words)}, with "
+        "your other flags, to restore the settings"
     )
 
 
