@@ -1,151 +1,80 @@
 """The parts as Beam transforms on your own rows.
 
-They have as little logic as possible: the library's functions do the work.
-
     result = pages | ExtractText(html_field="body", favor="precision")
-    result["out"]      the rows, with `text`, `title`, ... added
+    result["out"]      the rows, with the fields of `owt_pipeline.Extracted` added
     result["rejects"]  the rows without a document, with `reason` and `detail` added
 
 A row is a `beam.Row`, a named tuple or a dict. The outputs are `beam.Row`s, with a schema if the
-input has one. A field of the result replaces one of the same name. docs/library.md has an example
-in Beam YAML, and near-duplicates in Beam.
+input has one, which Beam YAML needs. docs/library.md has an example, and near-duplicates in Beam.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Optional, TypeAlias
+from types import UnionType
+from typing import Any, Union, get_args, get_type_hints
 
 import apache_beam as beam
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from owt_pipeline.library import Cleaner, Extractor
-from owt_pipeline.stages.extract.pages import Rejected
-
-# Beam's schemas do not accept `str | None`.
-_OPTIONAL_TEXT: Any = Optional[str]  # noqa: UP045
-
-Fields: TypeAlias = dict[str, Any]
-Outputs: TypeAlias = dict[str, beam.PCollection]
-Verdict: TypeAlias = "Fields | tuple[str, str]"
-"""The fields that a row gains, or (reason, detail) if it is rejected."""
+from owt_pipeline.stages.clean.documents import Cleaned
+from owt_pipeline.stages.extract.extractor import Extracted
 
 
 class ExtractText(beam.PTransform):
-    """Pages -> their main texts and metadata (`out`), and pages without a document (`rejects`).
+    """Add the main text and the metadata of each row's page, in `html_field` as text or bytes.
 
-    Adds `text`, `title`, `author`, `date`, `site_name`, `language` and `license`, as in
-    `owt_pipeline.Extracted`. Pages are read in a separate process; a page that crashes it, or
-    exceeds its limits, is a reject.
-
-    Args:
-      html_field: name of the field with the page, as text or bytes.
-      url_field: name of the field with its URL; rows may lack it.
-      **options: those of `owt_pipeline.Extractor`.
+    Pages are read in a separate process. A page that crashes it or exceeds its limits, and a
+    missing page, are rejects. `options` are those of `owt_pipeline.Extractor`.
     """
-
-    fields: Mapping[str, Any] = {
-        "text": str,
-        "title": _OPTIONAL_TEXT,
-        "author": _OPTIONAL_TEXT,
-        "date": _OPTIONAL_TEXT,
-        "site_name": _OPTIONAL_TEXT,
-        "language": _OPTIONAL_TEXT,
-        "license": _OPTIONAL_TEXT,
-    }
 
     def __init__(self, html_field: str = "html", url_field: str = "url", **options: Any):
         super().__init__()
         # Wrong options are errors here, where the pipeline is built, and not in a worker.
         Extractor(**options)
-        self.extractor = partial(Extractor, **{"isolated": True, "workers": 1, **options})
-        self.judge = partial(_extract, html_field=html_field, url_field=url_field)
+        make_tool = partial(Extractor, **{"isolated": True, "workers": 1, **options})
+        self.judge = _Judge(make_tool, partial(_extract, html_field, url_field))
 
-    def expand(self, rows: beam.PCollection) -> Outputs:
-        return _judge_rows(rows, self.extractor, self.judge, self.fields)
+    def expand(self, rows: beam.PCollection) -> dict[str, beam.PCollection]:
+        return _apply(self.judge, rows, Extracted)
 
 
-def _extract(extractor: Extractor, row: Fields, html_field: str, url_field: str) -> Verdict:
-    if html_field not in row:
-        return "no_text", _describe_missing(row, html_field)
-    html = row[html_field]
-    if not isinstance(html, (str, bytes)):
-        return "no_text", f"{html_field} is {type(html).__name__}, not text or bytes"
+def _extract(html_field: str, url_field: str, extractor: Extractor, row: Any) -> Any:
+    page = row.get(html_field)
     url = row.get(url_field)
-    if not isinstance(url, str):
-        url = ""  # pandas writes NaN for a missing URL
-    (result,) = extractor.map([(html, url)])
-    if isinstance(result, Rejected):
-        return str(result.reason), result.detail or ""
-    return {name: getattr(result, name) for name in ExtractText.fields}
+    # pandas writes NaN for a missing value.
+    pair = page if isinstance(page, (str, bytes)) else "", url if isinstance(url, str) else ""
+    (result,) = extractor.map([pair])
+    return result
 
 
 class CleanText(beam.PTransform):
-    """Texts -> repaired texts that pass the filters (`out`), and the others (`rejects`).
+    """Repair the text in each row's `text_field`, and add its measures.
 
-    Adds `text` (repaired), `n_words`, `language`, `language_score`, `signals` and `own_signals`, as
-    in `owt_pipeline.Cleaned`.
-
-    Args:
-      text_field: name of the field with the text.
-      **options: those of `owt_pipeline.Cleaner`.
+    A row whose text the filters reject, and a row without a text, are rejects. `options` are those
+    of `owt_pipeline.Cleaner`.
     """
-
-    fields: Mapping[str, Any] = {
-        "text": str,
-        "n_words": int,
-        "language": str,
-        "language_score": float,
-        "signals": Mapping[str, Mapping[str, float]],
-        "own_signals": Mapping[str, float],
-    }
 
     def __init__(self, text_field: str = "text", **options: Any):
         super().__init__()
-        # Wrong options are errors here, where the pipeline is built, and not in a worker.
         Cleaner(**options)
-        self.cleaner = partial(Cleaner, **options)
-        self.judge = partial(_clean, text_field=text_field)
+        self.judge = _Judge(partial(Cleaner, **options), partial(_clean, text_field))
 
-    def expand(self, rows: beam.PCollection) -> Outputs:
-        return _judge_rows(rows, self.cleaner, self.judge, self.fields)
-
-
-def _clean(cleaner: Cleaner, row: Fields, text_field: str) -> Verdict:
-    if text_field not in row:
-        return "empty_text", _describe_missing(row, text_field)
-    text = row[text_field]
-    if not isinstance(text, str):
-        return "empty_text", f"{text_field} is {type(text).__name__}, not text"
-    cleaned = cleaner(text)
-    if cleaned.reason is not None:
-        return str(cleaned.reason), cleaned.detail
-    return {name: getattr(cleaned, name) for name in CleanText.fields}
+    def expand(self, rows: beam.PCollection) -> dict[str, beam.PCollection]:
+        return _apply(self.judge, rows, Cleaned)
 
 
-def _describe_missing(row: Fields, name: str) -> str:
-    return f"no field {name!r}; it has {', '.join(map(str, row)) or 'none'}"
-
-
-def _judge_rows(
-    rows: beam.PCollection,
-    make_tool: Callable[[], Any],
-    judge: Callable[..., Verdict],
-    fields: Mapping[str, Any],
-) -> Outputs:
-    """Return the rows that `judge` accepts, with `fields` added, and the rejects."""
-    judged = rows | "Judge" >> beam.ParDo(_Judge(make_tool, judge)).with_outputs(
-        "rejects", main="out"
-    )
-    rejects = _with_schema(judged["rejects"], rows, {"reason": str, "detail": str})
-    return {"out": _with_schema(judged["out"], rows, fields), "rejects": rejects}
+def _clean(text_field: str, cleaner: Cleaner, row: Any) -> Cleaned:
+    text = row.get(text_field)
+    return cleaner(text if isinstance(text, str) else "")
 
 
 class _Judge(beam.DoFn):
-    """Calls `judge(make_tool(), row)`, with a tool that is made once per worker."""
+    """Adds the fields of a result to a row. Its tool is made once per worker."""
 
-    def __init__(self, make_tool: Callable[[], Any], judge: Callable[..., Verdict]):
+    def __init__(self, make_tool: Callable[[], Any], judge: Callable[..., Any]):
         self.make_tool = make_tool
         self.judge = judge
 
@@ -153,33 +82,34 @@ class _Judge(beam.DoFn):
         self.tool = self.make_tool()
 
     def process(self, row: Any) -> Iterator[Any]:
-        fields = _fields_of(row)
-        verdict = self.judge(self.tool, fields)
-        if isinstance(verdict, tuple):
-            reason, detail = verdict
-            rejected = beam.Row(**{**fields, "reason": reason, "detail": detail})
-            yield beam.pvalue.TaggedOutput("rejects", rejected)
+        fields = dict(row) if isinstance(row, Mapping) else row._asdict()
+        result = dict(vars(self.judge(self.tool, fields)))
+        reason = result.pop("reason", None)
+        detail = result.pop("detail", None) or ""
+        if reason is None:
+            yield beam.Row(**{**fields, **result})
         else:
-            yield beam.Row(**{**fields, **verdict})
+            reject = beam.Row(**{**fields, "reason": str(reason), "detail": detail})
+            yield beam.pvalue.TaggedOutput("rejects", reject)
 
 
-def _fields_of(row: Any) -> Fields:
-    """Return a row's fields by name; raise TypeError for anything but a row."""
-    if isinstance(row, Mapping):
-        return dict(row)
-    if hasattr(row, "_asdict"):
-        return dict(row._asdict())
-    raise TypeError(f"a row is a beam.Row, a named tuple or a dict, not {type(row).__name__}")
-
-
-def _with_schema(
-    output: beam.PCollection, rows: beam.PCollection, fields: Mapping[str, Any]
-) -> beam.PCollection:
-    """Return `output` with the schema of `rows` and `fields`, if `rows` has a schema."""
+def _apply(judge: _Judge, rows: beam.PCollection, kind: type) -> dict[str, beam.PCollection]:
+    """Return the judged rows as `out`, with the fields of a dataclass added, and the rejects."""
+    judged = rows | beam.ParDo(judge).with_outputs("rejects", main="out")
+    reason = {"reason": str, "detail": str}
+    result = {}
+    for name, hint in get_type_hints(kind).items():
+        if name not in reason:
+            # Beam's schemas accept `Optional[str]`, but not `str | None`.
+            is_optional = isinstance(hint, UnionType)
+            result[name] = Union[get_args(hint)] if is_optional else hint  # noqa: UP007
+    outputs = {"out": judged["out"], "rejects": judged["rejects"]}
     schema: Any = rows.element_type
-    if schema is not None and not isinstance(schema, RowTypeConstraint):
+    if not isinstance(schema, RowTypeConstraint):
         schema = RowTypeConstraint.from_user_type(schema)
+    # A collection of dicts has no schema.
     if schema is not None:
-        all_fields = {**dict(schema._fields), **fields}
-        output.element_type = RowTypeConstraint.from_fields(list(all_fields.items()))
-    return output
+        for name, added in (("out", result), ("rejects", reason)):
+            fields = {**dict(schema._fields), **added}
+            outputs[name].element_type = RowTypeConstraint.from_fields(list(fields.items()))
+    return outputs

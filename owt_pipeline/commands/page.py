@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
 import json
 import os
 import shlex
@@ -12,15 +11,7 @@ import sys
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.errors import NotFound, UsageError, UserError
-from owt_pipeline.formats.file_kinds import (
-    NUM_START_BYTES,
-    TEXT,
-    describe_kind,
-    has_only_urls,
-    kind_of,
-)
-from owt_pipeline.formats.files import known_format
-from owt_pipeline.formats.lines import Decompressed
+from owt_pipeline.formats.file_kinds import NUM_START_BYTES, TEXT, describe_kind, kind_of
 from owt_pipeline.formats.records import MAX_RECORD_BYTES, open_decompressed
 from owt_pipeline.library import Extractor
 from owt_pipeline.stages.extract.options import Options
@@ -29,8 +20,8 @@ from schemas.settings import add_flags, flags_given
 
 
 def _flags(parser: CommandParser) -> None:
-    """Print the main text of one web page, from a file or from standard input (-). The page is
-    HTML or plain text, compressed (gzip, zstd, xz, bzip2) or not.
+    """Print the main text of one web page, HTML or plain text, from a file or from standard input
+    (-). A file can be compressed (gzip, zstd, xz, bzip2).
 
     examples:
       owt page article.html
@@ -58,8 +49,7 @@ def _flags(parser: CommandParser) -> None:
 
 def _page(arguments: argparse.Namespace) -> int:
     """Print the main text of a page; raises NotFound if it has none."""
-    path: str = arguments.page
-    body = _read(path)
+    body = _read(arguments.page)
     try:
         # A page that crashes the parser or exhausts memory ends the separate process only.
         extractor = Extractor(isolated=True, workers=1, **flags_given(Options, arguments))
@@ -67,7 +57,7 @@ def _page(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     (result,) = extractor.map([(body, arguments.url)])
     if isinstance(result, Rejected):
-        raise NotFound(f"{path}: {result.reason}: {result.detail}")
+        raise NotFound(f"{arguments.page}: {result.reason}: {result.detail}")
     if arguments.json:
         fields = {"url": arguments.url or None, **dataclasses.asdict(result)}
         print(json.dumps(fields, indent=1, ensure_ascii=False))
@@ -77,35 +67,22 @@ def _page(arguments: argparse.Namespace) -> int:
 
 
 def _read(path: str) -> bytes:
-    """Return the page in a file, local or in a bucket, or in standard input for `-`.
-
-    A compressed page is decompressed. Raises UserError if the path does not name a page.
-    """
-    if path.lower().startswith(("http://", "https://")):
-        fetch = f"curl -sL {shlex.quote(path)} | owt page - --url {shlex.quote(path)}"
+    """Return the page in a file, or in standard input for `-`; raise UserError for other data."""
+    if "://" in path and not os.path.exists(path):
+        url = shlex.quote(path)
+        fetch = f"curl -sL {url} | owt page - --url {url}"
         raise UserError(f"{path} is a URL; expected a file: fetch the page first (`{fetch}`)")
-    if os.path.isdir(path):
-        raise UserError(
-            f"{path} is a folder; expected a file with one page. For many pages, write them to "
-            "WARC files, which `owt run RUN --warcs` reads"
-        )
     if path == "-":
-        return _read_page(io.BufferedReader(Decompressed(sys.stdin.buffer)), path)
-    with open_decompressed(path) as file:
-        return _read_page(file, path)
-
-
-def _read_page(file: io.BufferedReader, path: str) -> bytes:
-    """Return the content of an open file; raise UserError if it does not begin like a page."""
-    start = file.read(NUM_START_BYTES)
-    kind = kind_of(start)
-    is_page = kind in (TEXT, "html") or (kind == "urls" and not has_only_urls(start))
-    problem = "" if is_page else describe_kind(start, "FILE" if path == "-" else path)
-    if is_page and known_format(path) == "csv":
-        problem = f"a table: `owt import RUN {shlex.quote(path)}` reads its texts"
-    if problem:
-        raise UserError(f"{path} is not a web page, but {problem}; expected HTML or plain text")
-    return start + file.read(MAX_RECORD_BYTES)
+        body = sys.stdin.buffer.read(MAX_RECORD_BYTES)
+    else:
+        with open_decompressed(path) as file:
+            body = file.read(MAX_RECORD_BYTES)
+    start = body[:NUM_START_BYTES]
+    # A plain text may begin with a URL.
+    if kind_of(start) not in (TEXT, "html", "urls"):
+        kind = describe_kind(start, path)
+        raise UserError(f"{path} is not a web page, but {kind}; expected HTML or plain text")
+    return body
 
 
 main = Command("owt page", _flags, _page)

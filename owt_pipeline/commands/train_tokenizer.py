@@ -4,41 +4,14 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-import pyarrow as pa
-
-from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.errors import UsageError, command
+from owt_pipeline.command_line import Command, CommandParser, at_least
+from owt_pipeline.errors import command
 from owt_pipeline.formats.gpt2_tokenizer import END_OF_TEXT
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.storage.folder import Storage, folder_of
-from schemas import SettingsError, option
-from schemas.datasets import is_validation
+from owt_pipeline.storage.folder import Storage
 from schemas.quantities import pluralize
-from schemas.settings import add_flags, flags_given, from_table
-
-
-@dataclass(frozen=True)
-class TrainTokenizerOptions:
-    """Options of the command."""
-
-    out: str | None = option(
-        None,
-        "file to write (default: tokenizer.json of the run's folder)",
-        metavar="FILE",
-        is_path=True,
-    )
-    vocab_size: int = option(
-        50_257, "entries of the vocabulary: 256 bytes, the merges and end-of-text", minimum=257
-    )
-    sample: float = option(
-        1.0,
-        "share of the documents to learn from, chosen by a hash of their ids",
-        minimum=0,
-        maximum=1,
-    )
 
 
 def _flags(parser: CommandParser) -> None:
@@ -52,34 +25,24 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
-    add_flags(parser, TrainTokenizerOptions)
+    parser.add_argument(
+        "--vocab_size",
+        type=at_least(257),
+        default=50_257,
+        metavar="N",
+        help="entries of the vocabulary: 256 bytes, the merges and end-of-text (default: 50257)",
+    )
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    """Write the tokenizer, and print how to use it."""
-    flags = flags_given(TrainTokenizerOptions, arguments)
-    try:
-        options = from_table(TrainTokenizerOptions, {}, "", flags)
-    except SettingsError as error:
-        raise UsageError(str(error)) from error
+    """Write the tokenizer into the run's folder, and print how to use it."""
     workdir = Storage(arguments.run)
     corpus = DatasetReader.open(workdir, "corpus")
-    out = options.out or workdir.path("tokenizer.json")
-    folder, name = folder_of(out)
-    folder.write(name, train_tokenizer(_texts(corpus, options.sample), options.vocab_size))
-    print(f"wrote {out}: use it with {command('owt', 'run', workdir, '--tokenizer', out)}")
+    texts = (text for batch in corpus.batches(columns=["text"]) for text in batch[0].to_pylist())
+    workdir.write("tokenizer.json", train_tokenizer(texts, arguments.vocab_size))
+    path = workdir.path("tokenizer.json")
+    print(f"wrote {path}: use it with {command('owt', 'run', workdir, '--tokenizer', path)}")
     return 0
-
-
-def _texts(corpus: DatasetReader, sample: float) -> Iterator[str]:
-    """Yield the texts of a share of the corpus, chosen by a hash of their ids."""
-    for batch in corpus.batches(columns=["url_id", "text"]):
-        if sample < 1:
-            # Validation takes documents from the beginning of the hash's range, so the sample comes
-            # from its end.
-            is_left_out = is_validation(batch["url_id"].to_numpy(), 1 - sample)
-            batch = batch.filter(pa.array(~is_left_out))
-        yield from batch["text"].to_pylist()
 
 
 logger = logging.getLogger("owt")

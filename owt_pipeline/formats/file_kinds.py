@@ -168,12 +168,6 @@ def describe_kind(start: bytes, path: str) -> str:
     return description.replace("FILE", shlex.quote(path))
 
 
-def has_only_urls(start: bytes) -> bool:
-    """Return whether each line is a URL. An article may begin with one, too."""
-    lines = start.removeprefix(b"\xef\xbb\xbf").split()
-    return bool(lines) and all(map(_URLS.match, lines))
-
-
 def _kind_by_magic(start: bytes) -> Any:
     for kind in _KINDS:
         if start.startswith(kind.magic, kind.offset):
