@@ -127,7 +127,7 @@ def test_settings_name_a_source_again(
 
 def test_lost_settings_of_an_import_are_restored(tmp_path: Path) -> None:
     for name in ("first.jsonl", "second.jsonl"):
-        (tmp_path / name).write_text('{"body": "The text of %s."}\n' % name)
+        (tmp_path / name).write_text(json.dumps({"body": f"The text of {name}."}))
     run = tmp_path / "a run"
     ask_owt("import", run, tmp_path / "first.jsonl", "--text_field", "body")
     (run / "settings.toml").unlink()
