@@ -151,7 +151,7 @@ def test_a_run_with_sources_known_by_their_ends_stays_finished(name: str, tmp_pa
     for _ in range(2):
         plan = ask_owt("run", tmp_path / "run", *flags, "--dry_run")
         assert "finished" in plan
-        assert "runs" not in plan.replace(str(tmp_path), "")
+        assert " of " not in plan
         assert run(path) == rows_before
     if name == "dump.ndjson":
         edit_middle(path)
