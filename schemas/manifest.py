@@ -206,7 +206,7 @@ class Generation(msgspec.Struct, frozen=True):
       shards: number of its shards.
       sources: the files that it reads: kind, name, length, digest; `uri`, their latest path or URI
         (that of a source that moved is updated); `stored`, the path of a copy in the run; `seen`,
-        their mtime, their inode, and their SHA-256, which was computed then.
+        their mtime and their inode when they were hashed.
       later: further sets of sources of pages, each for the URLs that had no page before.
     """
 
