@@ -17,6 +17,9 @@ PINNED = $(INSTALL) --requirement $(word 1,$^) --constraint $(word 2,$^)
 # A file's tests run in one process, as they share what their fixtures make. Four processes keep two cores busy: tests
 # wait for timers and processes a third of the time. Those of test-all, of kills and servers, have three.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
+# Each process imports all files that it gets. torch takes half a gigabyte, so few processes do.
+WITH_TORCH := tests/trainer tests/docs
+WITHOUT_TORCH := $(WITH_TORCH:%=--ignore %)
 
 .PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-pythons test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model extraction-gate clean
 
@@ -24,7 +27,8 @@ demo: $(VENV)/installed  ## every stage and the training, offline, from a small 
 	$(BIN)/owt demo
 
 test: $(VENV)/installed  ## the tests, without the long ones
-	$(PYTEST) 4 -m "not slow and not engines and not pythons"
+	$(PYTEST) 4 -m "not slow and not engines and not pythons" $(WITHOUT_TORCH)
+	$(PYTEST) 2 -m "not slow and not engines and not pythons" $(WITH_TORCH)
 
 test-all: $(VENV)/installed .venv-servers/installed  ## all tests but those of the targets below; one whose server is missing fails
 	OWT_REQUIRE_SERVERS=1 $(PYTEST) 3 -m "not long and not engines and not pythons" --ignore tests/docs/test_parts.py --ignore tests/docs/test_lm_eval.py

@@ -67,7 +67,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return ExitCode.DONE
-    if arguments[0] == "--version":
+    if arguments[0] in ("--version", "-V"):
         print(f"owt {__version__}")
         return ExitCode.DONE
     name, *words = arguments

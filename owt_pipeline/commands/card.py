@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +16,7 @@ from owt_pipeline.stages.report.provenance import Provenance
 from schemas import Reason
 from schemas.manifest import Counts, Generation, Manifest
 from schemas.settings import to_toml
+from schemas.values import nearest_words
 
 # The Hub's size categories: a dataset has fewer documents than the number.
 _SIZES = (
@@ -24,6 +26,21 @@ _SIZES = (
     (1e6, "100K<n<1M"),
     (1e7, "1M<n<10M"),
 )
+
+
+def licence_id(text: str) -> str:
+    """Return a licence as the Hub spells it; raise ArgumentTypeError if its list lacks it."""
+    name = text.lower()
+    known = (files("owt_pipeline.commands") / "licences.txt").read_text().split()
+    if name not in known:
+        # Most licences have versions: "cc-by" is the beginning of four.
+        similar = [entry for entry in known if entry.startswith(name)] or nearest_words(name, known)
+        hint = f"; it has {', '.join(similar)}" if similar else ""
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not in the Hub's list of licences{hint}; use other for a licence that "
+            "the list lacks"
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -36,7 +53,7 @@ class Config:
 
 def published_card(
     manifests: Mapping[str, Manifest],
-    generations: Iterable[Generation],
+    generations: Sequence[Generation],
     name: str,
     configs: Sequence[Config],
     columns: Sequence[pa.Field],
@@ -59,12 +76,20 @@ def published_card(
     """
     corpus = manifests["corpus"]
     stats = manifests["tokens"].stats
+    # Dedupe decides what export leaves out, so its rejects are those of export.
     stages = [
-        manifest for dataset, manifest in manifests.items() if dataset not in ("tokens", "report")
+        manifest
+        for dataset, manifest in manifests.items()
+        if dataset not in ("duplicates", "tokens", "report")
+    ]
+    evaluation_sets = [
+        source["name"]
+        for source in manifests["clean"].sources
+        if source.get("kind") == "evaluation"
     ]
     return _render(
         name=name,
-        provenance=Provenance.of(manifests, link_sources),
+        provenance=Provenance.of(generations, link_sources),
         license=license,
         configs=configs,
         has_texts=any(config.name == "corpus" for config in configs),
@@ -79,6 +104,7 @@ def published_card(
         columns=columns,
         funnel={manifest.stage: manifest.counts for manifest in stages},
         sources=_text_sources(generations),
+        evaluation_sets=evaluation_sets,
         settings={manifest.stage: manifest.options for manifest in manifests.values()},
         contact=contact,
         digest=corpus.digest,

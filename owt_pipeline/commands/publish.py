@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.commands.card import Config, published_card
+from owt_pipeline.commands.card import Config, licence_id, published_card
 from owt_pipeline.engine.keys import Cause, rebuild_advice
 from owt_pipeline.engine.takedowns import in_force
 from owt_pipeline.errors import UsageError, UserError, command
@@ -66,7 +66,7 @@ def _flags(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--license",
-        type=str.lower,
+        type=licence_id,
         default="other",
         metavar="ID",
         help="licence of the dataset, as an identifier of the Hub (default: other)",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import re
 import uuid
 import zlib
@@ -18,11 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.formats.dates import seconds_of
 from owt_pipeline.formats.messages import (
     BadMessage,
     Headers,
@@ -36,9 +36,6 @@ from owt_pipeline.formats.messages import (
 from owt_pipeline.ledger.dataset import DatasetReader, reading
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
-
-if TYPE_CHECKING:
-    from fastwarc.warc import WarcRecord
 
 MAX_BODY_BYTES = 1 << 30
 """Largest decoded body of a record that is read: no page is as large, so a larger one is an
@@ -57,9 +54,7 @@ PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
 # Compressed records that are sent to a worker process at once, some 500 pages.
 _BATCH_BYTES = 16 << 20
 
-_RECORD_HEAD = re.compile(
-    rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I
-)
+_RECORD_HEAD = re.compile(rb"WARC/\d\.\d+\r\n((?:[^\r\n]+\r\n)+)\r\n")
 
 _GZIP_WBITS = 31
 
@@ -70,6 +65,31 @@ _RECORD_NAMESPACE = uuid.UUID("6b1a2a3e9d0c5f3e8d6b0a4f6f77e0c1")
 
 class BadRecord(ValueError):
     """The bytes are not a WARC response record, or its HTTP response cannot be read."""
+
+
+@dataclass(frozen=True)
+class RecordHead:
+    """The head of a WARC record.
+
+    Attributes:
+      fields: its fields, by name in lower case.
+      num_bytes: its length with the empty line.
+      content_length: the bytes of content that it declares.
+    """
+
+    fields: Mapping[str, str]
+    num_bytes: int
+    content_length: int
+
+    @property
+    def target_uri(self) -> str:
+        """Return the target URI, without the angle brackets of wget 1.19 and earlier."""
+        return self.fields.get("warc-target-uri", "").strip("<>")
+
+    @property
+    def date(self) -> int:
+        """Return the record's date, seconds since 1970 in UTC; 0 if it has none."""
+        return seconds_of(self.fields.get("warc-date")) or 0
 
 
 @dataclass(frozen=True)
@@ -104,6 +124,21 @@ class Response:
         return charset_of(self.content_type)
 
 
+def parse_head(data: bytes) -> RecordHead:
+    """Return the head at the start of a record; raise BadRecord if it cannot be read."""
+    match = _RECORD_HEAD.match(data)
+    if match is None:
+        raise BadRecord("no head of a WARC record, whose lines end with CR and LF")
+    fields: dict[str, str] = {}
+    for line in match[1].decode("utf-8", "replace").split("\r\n"):
+        name, _, value = line.partition(":")
+        fields[name.strip().lower()] = value.strip()
+    length = fields.get("content-length", "")
+    if not length.isdecimal():
+        raise BadRecord(f"the Content-Length of its head is {length[:20]!r}")
+    return RecordHead(fields, match.end(), int(length))
+
+
 def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
     """Return the response in a WARC record, plain or compressed as one gzip member.
 
@@ -111,22 +146,19 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
       BadRecord: it is not a response record, is incomplete, or its body cannot be decoded.
       TooLarge: the body decodes to more than `max_body_bytes`.
     """
-    # The library's functions import this module, and are installed without FastWARC and ISA-L.
-    from fastwarc.warc import ArchiveIterator, WarcRecordType
-
+    _, record = single_member(data, MAX_BODY_BYTES)
+    head = parse_head(record)
+    block = record[head.num_bytes :][: head.content_length]
+    if head.fields.get("warc-type") != "response":
+        raise BadRecord("no WARC response record")
+    if len(block) < head.content_length:
+        raise BadRecord(f"the record is cut off: {len(block):,} of {head.content_length:,} bytes")
     try:
-        record = next(
-            iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None
-        )
-        if record is None or record.record_type != WarcRecordType.response:
-            raise BadRecord("no WARC response record")
-        status, headers, raw = split_response(read_block(record))
+        status, headers, raw = split_response(block)
         body = decode_body(headers, raw, max_body_bytes)
-    except OSError as error:
-        raise BadRecord(f"a damaged WARC record: {error}") from error
     except BadMessage as error:
         raise BadRecord(str(error)) from error
-    return Response(target_uri(record), capture_time(record), status, headers, body)
+    return Response(head.target_uri, head.date, status, headers, body)
 
 
 def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
@@ -309,25 +341,18 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
         raise BadRecord(f"a damaged WARC record: {error}") from error
     if gzip.unconsumed_tail:
         raise TooLarge(f"a record of more than {max_bytes:,} bytes")
-    match = _RECORD_HEAD.match(content)
-    if not gzip.eof or match is None:
-        return None, content
+    head = parse_head(content)
     # Two empty lines end a record.
-    record_length = match.end() + int(match[1]) + 4
-    if len(content) != record_length:
+    record_length = head.num_bytes + head.content_length + 4
+    if not gzip.eof or len(content) != record_length:
         return None, content
     return data[: len(data) - len(gzip.unused_data)], content
 
 
-def rewritten(data: bytes) -> bytes:
-    """Return the record at the start of `data`, in any format of FastWARC, as a gzip member."""
-    from fastwarc.warc import ArchiveIterator
-
-    record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)))
-    buffer = io.BytesIO()
-    record.set_bytes_content(read_block(record))
-    record.write(buffer)
-    return gzip_member(buffer.getvalue())
+def rewritten(record: bytes) -> bytes:
+    """Return a plain record as a gzip member."""
+    head = parse_head(record)
+    return gzip_member(record[: head.num_bytes + head.content_length] + b"\r\n\r\n")
 
 
 def gzip_member(content: bytes) -> bytes:
@@ -342,24 +367,3 @@ def payload_digest(*pieces: bytes) -> str:
     for piece in pieces:
         sha1.update(piece)
     return base64.b32encode(sha1.digest()).decode()
-
-
-def read_block(record: WarcRecord) -> bytes:
-    """Return the content of a record; raise BadRecord if it is incomplete."""
-    length = record.content_length
-    block = bytes(record.reader.read())
-    if len(block) != length:
-        raise BadRecord(f"the record is cut off: {len(block):,} of {length:,} bytes")
-    return block
-
-
-def target_uri(record: WarcRecord) -> str:
-    """Return the record's target URI, without the angle brackets of wget 1.19 and earlier."""
-    return str(record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
-
-
-def capture_time(record: WarcRecord) -> int:
-    """Return the record's date, seconds since 1970 in UTC; 0 if it has none."""
-    if record.record_date is None:
-        return 0
-    return int(record.record_date.timestamp())

@@ -59,7 +59,7 @@ class Extract(Stage):
     inputs = ("pages",)
     output = "documents"
     options = Options
-    version = 33
+    version = 34
     libraries = ("lxml", "chardet", "webencodings", *LIBRARIES)
     steps = (Step(extract_shard, rows=rows_of_input, max_concurrent=1),)
     example = "owt run run --until extract --favor precision"

@@ -197,8 +197,8 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 12
-    libraries = ("fastwarc", "isal")
+    version = 13
+    libraries = ("isal",)
     steps = (
         Step(_index_archives, "index", keys=_index_parts),
         Step(_write_captures, "captures", keys=_ranges_of_shards),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -15,7 +15,7 @@ from owt_pipeline.stages.report import examples
 from owt_pipeline.stages.report.provenance import Provenance
 from owt_pipeline.stages.report.tables import Row, Tables, figure_names, read_figure
 from schemas import Reason
-from schemas.manifest import Counts, Manifest
+from schemas.manifest import Counts, Generation, Manifest
 
 STATS_VERSION = 5
 """Raised whenever a key of stats.json changes its name or meaning."""
@@ -24,7 +24,10 @@ _IDENTITY = ("stage", "stage_version", "digest", "options")
 
 
 def figures(
-    tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Takedowns
+    tables: Tables,
+    readers: Mapping[str, DatasetReader],
+    generations: Sequence[Generation],
+    takedowns: Takedowns,
 ) -> dict[str, Any]:
     """Return all figures of a run as JSON values.
 
@@ -32,10 +35,11 @@ def figures(
       tables: the run's tables.
       readers: readers of the datasets, by name. A dataset whose files were removed has only its
         counts and rejects.
+      generations: the run's generations, which have the sources of its documents.
       takedowns: documents whose text is not shown.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
-    provenance = Provenance.of(manifests, _link_sources(tables))
+    provenance = Provenance.of(generations, _link_sources(tables))
     rejects = examples.rejected(tables, readers)
     tokens = manifests["tokens"]
     text_bytes = tokens.stats.get("text_bytes", 0)

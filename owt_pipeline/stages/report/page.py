@@ -11,6 +11,9 @@ from importlib.resources import files
 from operator import itemgetter
 from typing import Any
 
+import tomllib
+
+from owt_pipeline.errors import UserError
 from schemas.quantities import format_bytes, format_percent
 from schemas.settings import to_toml
 
@@ -21,6 +24,9 @@ _MIN_SHARE_SHOWN = 0.01
 _NUM_ALWAYS_SHOWN = 3
 
 _MAX_LOSSES = 3
+
+# The kind of the sources in the manifest of urls/ that are blocked domains.
+_BLOCKED = "blocklist"
 
 OPEN_SECTIONS = frozenset({"funnel", "webtext", "lengths", "thresholds", "duplicates"})
 """The sections that are open when the page is opened.
@@ -73,6 +79,7 @@ def page(stats: Stats) -> str:
         charts=charts_by_key,
         stages=stages(stats),
         losses=largest_losses(stats),
+        preset_differences=preset_differences(stats),
         unlike=[row for row in comparison if not _is_like_openwebtext(row["share"])],
     )
 
@@ -153,6 +160,24 @@ def settings_toml(stats: Stats) -> str:
     return "\n\n".join(tables)
 
 
+def preset_differences(stats: Stats) -> dict[str, list[str]]:
+    """Return by preset which settings of the run differ, as `[collect] min_score = 5, not 3`."""
+    values_by_stage: dict[str, dict[str, Any]] = {}
+    for entry in stats["settings"].values():
+        blocked = [source["name"] for source in entry["sources"] if source.get("kind") == _BLOCKED]
+        values_by_stage[entry["stage"]] = {**entry["options"], "blocked_domains": blocked}
+    differences: dict[str, list[str]] = {}
+    for file in sorted((files("owt_pipeline") / "presets").iterdir(), key=str):
+        lines = differences[file.name.removesuffix(".toml")] = []
+        for stage, options in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            values = values_by_stage.get(stage, {})
+            for name, recommended in options.items():
+                if name in values and values[name] != recommended:
+                    change = f"{to_toml(values[name])}, not {to_toml(recommended)}"
+                    lines.append(f"[{stage}] {name} = {change}")
+    return differences
+
+
 def _percent(part: int, total: int) -> float:
     return round(100 * part / total, 2) if total else 0
 
@@ -229,6 +254,9 @@ def charts(name: str, figure: Stats) -> Iterator[tuple[str, Chart]]:
     *kind, label = kind_and_label.split()
     series, _, group_column = series_and_group.partition(" by ")
     columns = series.split()
+    for column in (label, *columns, group_column or label):
+        if figure["rows"] and column not in figure["rows"][0]:
+            raise UserError(f"the figure {name} draws {column!r}, which its query does not return")
 
     def draw(title: str, x: str, rows: Sequence[Stats]) -> Chart:
         shown_rows = rows[:_MAX_LABELS]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from schemas.manifest import Manifest
+from schemas.manifest import Generation
 
 # The kinds of sources that a manifest records, in the order in which a sentence names them.
 _REDDIT = ("dump", "subreddit")
@@ -19,7 +19,7 @@ class Provenance:
     """The kinds of sources of a run.
 
     Attributes:
-      kinds: the kinds that its manifests record: `dump`, `subreddit`, `links`, `warc`, and `file`
+      kinds: the kinds of its generations' sources: `dump`, `subreddit`, `links`, `warc`, and `file`
         for imported text.
       link_sources: where tables of links found their links, as far as it is known.
     """
@@ -28,12 +28,15 @@ class Provenance:
     link_sources: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, manifests: Mapping[str, Manifest], link_sources: Iterable[str] = ()) -> Provenance:
-        """Return the provenance of a run from the manifests of its datasets, by dataset."""
-        first_stages = [m for m in manifests.values() if m.stage in ("collect", "import")]
-        kinds = {str(source.get("kind")) for m in first_stages for source in m.sources}
-        if any(manifest.stage == "import" for manifest in first_stages):
-            kinds.add(_FILE)
+    def of(cls, generations: Iterable[Generation], link_sources: Iterable[str] = ()) -> Provenance:
+        """Return the provenance of the documents of a run's generations.
+
+        A manifest also lists what a stage judges by, for example blocked domains, so the kinds do
+        not come from there.
+        """
+        kinds: set[str] = set()
+        for generation in generations:
+            kinds.update(source["kind"] for source in generation.links)
         return cls(frozenset(kinds), tuple(sorted(link_sources)))
 
     @property

@@ -41,7 +41,7 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
     with open_tables(
         readers, run.work, generations, SHOWN | vars(run.options), threads=run.runtime.workers
     ) as tables:
-        stats = figures(tables, readers, takedowns)
+        stats = figures(tables, readers, run.root.generations, takedowns)
     writer.open_file(".json", "figures").write(json.dumps(stats).encode())
     writer.enter(0)
 
@@ -78,7 +78,7 @@ class Report(Stage):
     kinds = ("data", "rejects")
     output = "report"
     options = Options
-    version = 16
+    version = 17
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --sample_documents 50"

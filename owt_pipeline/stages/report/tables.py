@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,19 +35,10 @@ MEMORY = "768MB"
 
 _MAX_THREADS = 4
 
-_COLUMNS = {
-    "urls": "url_id host subreddits created_utc score link_sources".split(),
-    "pages": "url status source fetched_at days_after_submission fetch_ms body_bytes created_utc "
-    "score".split(),
-    "documents": "language reserved".split(),
-    "clean": "url_id url language signals".split(),
-    "duplicates": "url_id kept_url_id rule similarity shared_bands cluster_size".split(),
-    "corpus": "url_id url subreddits created_utc score language n_words n_chars n_bytes "
-    "copies license source fetched_at".split(),
-    "tokens": "url_id n_tokens".split(),
-}
-"""The columns that are read of each dataset. Its table has `host` in place of `url`; only the table
-of clean keeps `url`."""
+_TABLES = ("urls", "pages", "documents", "clean", "duplicates", "corpus", "tokens")
+"""The datasets that have a table. It has the columns that a query of the table names."""
+
+_TABLE_NAME = re.compile(r"\b(?:from|join)\s+(\w+)", re.IGNORECASE)
 
 _REJECTS_COLUMNS = ["url_id", "url", "reason"]
 
@@ -84,7 +76,8 @@ Row = dict[str, Any]
 class Tables:
     """An open database.
 
-    It has a table for each dataset, which is empty if the run has no such dataset. The other tables
+    It has a table for each of _TABLES, which is empty if the run has no such dataset. `host` can be
+    read in place of `url`, and `shard` is the number of the row's shard. The other tables
     are the `rejects` of all datasets, `generations`, the `thresholds` of the filters, and the
     `splits` of the tokens.
     """
@@ -95,8 +88,11 @@ class Tables:
     def rows(self, query: str, **parameters: Any) -> list[Row]:
         """Return the rows of `queries/QUERY.sql` as dicts.
 
-        `parameters` override the parameters of the run.
+        `parameters` override the parameters of the run. Raises UserError for a mistake in the
+        query.
         """
+        import duckdb
+
         sql = _sql(query)
         # DuckDB raises an error for a parameter that the query does not have.
         values = {
@@ -104,7 +100,11 @@ class Tables:
             for name, value in {**self.parameters, **parameters}.items()
             if f"${name}" in sql
         }
-        result = self.connection.execute(sql, values)
+        try:
+            result = self.connection.execute(sql, values)
+        except (duckdb.ProgrammingError, duckdb.DataError) as error:
+            problem = " ".join(str(error).partition("\n\n")[0].split())
+            raise UserError(f"queries/{query}.sql: {problem}") from error
         names = [column[0] for column in result.description]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
@@ -190,16 +190,37 @@ _SHARD = pa.field("shard", pa.uint32())
 
 
 def _fill_datasets(tables: Tables, readers: Mapping[str, DatasetReader]) -> None:
-    for name, columns in _COLUMNS.items():
-        fields = [DATASETS[name].schema.field(column) for column in columns]
-        schema = pa.schema([*fields, _SHARD])
+    for name, words in _words_by_table().items():
+        schema = DATASETS[name].schema
+        columns = [column for column in schema.names if column in words]
+        selected = [*columns, _SHARD.name]
+        if "host" in words and "host" not in columns and "url" in schema.names:
+            selected.append("host_of(url) as host")
+            columns = [column for column in schema.names if column in {*words, "url"}]
+        fields = [schema.field(column) for column in columns]
         batches: Iterable[pa.RecordBatch] = ()
         if name in readers:
             batches = _batches(readers[name], columns)
-        select = "*"
-        if "url" in columns and name != "clean":
-            select = "* exclude (url), host_of(url) as host"
-        tables.fill(name, schema, batches, select)
+        tables.fill(name, pa.schema([*fields, _SHARD]), batches, ", ".join(selected))
+
+
+def _words_by_table() -> dict[str, set[str]]:
+    """Return for each table the words of the statements that read it.
+
+    Its columns are among them. A word that is no column, or the column of another table, costs at
+    most a column that is not needed.
+    """
+    words_by_table: dict[str, set[str]] = {name: set() for name in _TABLES}
+    for query in _query_names():
+        code = re.sub(r"--.*", "", _sql(query))
+        for statement in code.split(";"):
+            words = set(re.findall(r"\w+", statement))
+            for name in words_by_table.keys() & set(_TABLE_NAME.findall(statement)):
+                # The ids of tokens/ are in a column of the same name, which no figure reads.
+                words_by_table[name] |= words - {name}
+    # `_create_view_of_signals` reads them.
+    words_by_table["clean"].add("signals")
+    return words_by_table
 
 
 def _fill_rejects(tables: Tables, readers: Mapping[str, DatasetReader]) -> None:
@@ -319,22 +340,26 @@ def figure_names() -> list[str]:
 
     The numbers at the beginning of the names give the order in which the page shows them.
     """
-    return [name for name in _query_names() if _is_figure(_sql(name))]
-
-
-def _is_figure(sql: str) -> bool:
-    return sql.startswith("--") and "\n-- chart: " in sql
+    return [name for name in _query_names() if name[0].isdigit()]
 
 
 def read_figure(name: str) -> Figure:
-    """Read the comments at the head of a query that is a figure."""
+    """Read the comments at the head of a figure's query; raise UserError if some are missing."""
     comments = itertools.takewhile(_is_comment, _sql(name).splitlines())
     head = [line.removeprefix("--").strip() for line in comments]
+    if len(head) < 3 or not head[-1].startswith(_CHART):
+        raise UserError(
+            f"queries/{name}.sql does not begin with three comments: a heading, a sentence that "
+            f"says what is counted, and `-- {_CHART}table`"
+        )
     return Figure(
         heading=head[0],
         sentence=" ".join(head[1:-1]),
-        chart=head[-1].removeprefix("chart: "),
+        chart=head[-1].removeprefix(_CHART),
     )
+
+
+_CHART = "chart: "
 
 
 def _is_comment(line: str) -> bool:

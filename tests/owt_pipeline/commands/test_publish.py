@@ -242,7 +242,7 @@ def test_a_card_of_imported_text_mentions_no_pages(small_run: Path, tmp_path: Pa
     text = publish.dataset_card(
         Storage(str(tmp_path / "run")), NAME, ["corpus"], license="cc0-1.0", contact=""
     )
-    assert "texts imported from files" in text
+    assert "\n20 texts imported from files" in text
     prose = text.partition("## Fields")[0] + text.partition("## Settings")[2]
     for word in ("Reddit", "web pages", "not asked", "openwebtext"):
         assert word not in prose
@@ -313,3 +313,39 @@ def test_a_destination_of_another_form_is_refused(
 ) -> None:
     assert publish.main([str(small_run), destination]) == 2
     assert f"{destination} is not hf://OWNER/NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("licence", "hint"),
+    [("CC-BY", "it has cc-by-2.0, "), ("apache2.0", "it has apache-2.0;"), ("x", "use other for")],
+)
+def test_a_licence_that_the_hub_does_not_know_is_refused(
+    small_run: Path, capsys: pytest.CaptureFixture[str], licence: str, hint: str
+) -> None:
+    assert publish.main([str(small_run), f"hf://{NAME}", "--license", licence]) == 2
+    assert f"'{licence}' is not in the Hub's list of licences; {hint}" in capsys.readouterr().err
+    assert publish.main([str(small_run), f"hf://{NAME}", "--license", "other"]) == 0
+
+
+def test_a_card_names_roles_as_they_are(small_run: Path) -> None:
+    """Blocked domains are no source, and evaluation sets are what was removed."""
+    datasets = root_of(small_run).datasets
+    manifests = {name: datasets[name] for name in DATASETS if name in datasets}
+    evaluation = {"kind": "evaluation", "name": "bench.jsonl", "sha256": "0"}
+    manifests["clean"] = msgspec.structs.replace(manifests["clean"], sources=[evaluation])
+    blocked = [*manifests["urls"].sources, {"kind": "blocklist", "name": "wikipedia.org"}]
+    manifests["urls"] = msgspec.structs.replace(manifests["urls"], sources=blocked)
+    text = published_card(
+        manifests,
+        root_of(small_run).generations,
+        NAME,
+        [Config("corpus", {"train": "corpus/train/*.parquet"})],
+        list(DATASETS["corpus"].schema),
+        [],
+        license="other",
+        contact="",
+    )
+    assert "one of these evaluation sets were rejected: bench.jsonl" in text
+    assert "The recipe is OpenWebText's." in text
+    assert "wikipedia.org" not in text
+    assert text.count("near_duplicate") == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.extraction_model import structure
 from owt_pipeline.stages.extract.html.blocks import Block
-from owt_pipeline.stages.extract.html.names import COMMENT, UNSHOWN
+from owt_pipeline.stages.extract.html.names import CHROME, COMMENT, UNSHOWN
 from owt_pipeline.stages.extract.html.reader import read_page
 from owt_pipeline.stages.extract.html.rendering import markdown, plain_text
 
@@ -22,6 +22,14 @@ PAGES = Path(__file__).with_name("pages")
 def test_page_is_read_as_its_markdown(name: str) -> None:
     blocks = read_page((PAGES / f"{name}.html").read_text(encoding="utf-8")).blocks
     assert markdown(blocks) == (PAGES / f"{name}.md").read_text(encoding="utf-8").removesuffix("\n")
+
+
+@pytest.mark.parametrize("tag", ["pre", "listing"])
+def test_a_name_of_chrome_does_not_hold_for_code(tag: str) -> None:
+    page = f"<{tag} class=signature>int main(void);</{tag}><div class=signature>Fox fan</div>"
+    code, signature = read_page(f"<html><body>{page}</body></html>").blocks
+    assert not code.container.kind & CHROME
+    assert signature.container.kind & CHROME
 
 
 def test_markdown_keeps_the_structure_of_real_pages(testdata: Path) -> None:

@@ -61,6 +61,15 @@ def test_a_line_of_several_entries_stays_in_each(entry: str, line: str) -> None:
     assert lines_of(f"<main>{page}</main>").count(line) == 4
 
 
+@pytest.mark.parametrize("definition", ["<dd>{}</dd>", "<dd><p>{}</p></dd>"])
+def test_a_definition_stays_with_each_term(definition: str) -> None:
+    text = definition.format(SENTENCES[0])
+    page = ""
+    for name in ("aes", "des"):
+        page += f"<h3>{name}</h3><p>{name} is a cipher.</p><dl><dt>{name}_encrypt</dt>{text}</dl>"
+    assert lines_of(page).count(SENTENCES[0]) == 2
+
+
 @pytest.mark.parametrize("entry", ["<li><a href=/boats#{0}>{1}</a></li>", "<li>{1}</li>"])
 def test_headings_stay_below_a_table_of_contents(entry: str) -> None:
     titles = [f"How we chose the boat for day number {number}" for number in range(3)]

@@ -5,6 +5,7 @@ In another run, titles, URLs, texts and subreddits try to act in the page.
 
 from __future__ import annotations
 
+import copy
 import csv
 import dataclasses
 import json
@@ -27,6 +28,7 @@ from owt_pipeline.stages.report.page import (
     largest_losses,
     numeric_columns,
     only_bar,
+    preset_differences,
     stages,
 )
 from owt_pipeline.stages.report.tables import figure_names
@@ -171,6 +173,15 @@ def test_the_largest_losses_come_first_and_none_twice(stats: dict[str, Any]) -> 
     ]
     assert len({reason for _, reason in shown}) == len(shown)
     assert ("dedupe", "near_duplicate") in shown
+
+
+def test_settings_are_compared_with_each_preset(stats: dict[str, Any]) -> None:
+    differences = preset_differences(stats)
+    assert "[dedupe] threshold = 0.8, not 0.5" in differences["openwebtext"]
+    assert '[collect] blocked_domains = [], not ["wikipedia.org"]' in differences["webtext"]
+    changed = copy.deepcopy(stats)
+    changed["settings"]["urls"]["sources"] += [{"kind": "blocklist", "name": "wikipedia.org"}]
+    assert preset_differences(changed)["webtext"] == ["[clean] min_tokens = 64, not 128"]
 
 
 def test_a_column_is_aligned_by_its_values_not_by_its_gaps() -> None:

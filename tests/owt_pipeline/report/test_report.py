@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from owt_pipeline.stages.report.options import Options
 from owt_pipeline.stages.report.stage import STAGE
 from owt_pipeline.stages.report.tables import open_tables
 from owt_pipeline.storage.folder import Storage
+from tests.conftest import REPOSITORY
 from tests.owt_pipeline.dedupe.corpora import prose
 from tests.owt_pipeline.report.test_figures import rows_of
 from tests.owt_pipeline.report.test_page import SECTIONS, sections_of
@@ -189,3 +193,55 @@ def test_the_report_counts_what_each_generation_adds(tmp_path: Path) -> None:
     data = page.split('<script type="application/json" id="charts">')[1].split("</script>")[0]
     all_series = json.loads(data)["generations"]["series"]
     assert [series["values"] for series in all_series] == [[6, 4], [0, 1], [0, 1]]
+
+
+@pytest.fixture
+def own_figure(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Any]:
+    """A function that writes the report with one more query, and returns the figures."""
+    folder = tmp_path / "queries"
+    shutil.copytree(Path(str(tables._QUERIES)), folder)
+    monkeypatch.setattr(tables, "_QUERIES", folder)
+    run = copy_of(small_run, tmp_path / "run", without=("report",))
+
+    def write(query: str) -> Any:
+        (folder / "26_authors.sql").write_text(query)
+        run_stage(STAGE, Options(), Runtime(Storage(str(run))))
+        return json.loads((run / "report/stats.json").read_text())["figures"]
+
+    return write
+
+
+AUTHORS = re.findall(r"```sql\n(.*?)```", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.DOTALL)[
+    0
+]
+
+
+def test_the_documented_figure_is_counted(
+    own_figure: Callable[[str], Any], sql: Callable[[str], list[tuple]]
+) -> None:
+    figure = own_figure(AUTHORS.replace("limit 20", "limit 3"))["authors"]
+    count = "select author, count(*) from corpus where author is not null group by 1 order by 2 desc, 1 limit 3"
+    assert [tuple(row.values()) for row in figure["rows"]] == sql(count)
+    assert len(figure["rows"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "problem"),
+    [
+        ("author is", "authr is", 'Referenced column "authr" not found'),
+        ("from corpus", "from korpus", "Table with name korpus does not exist"),
+        ("count(*)", "cuont(*)", "cuont does not exist"),
+        ("limit 20", "limit limit", "Parser Error: syntax error"),
+        ("-- chart: table\n", "", "does not begin with three comments"),
+        ("chart: table", "chart: bars name: documents", "draws 'name', which its query"),
+    ],
+)
+def test_a_mistake_in_a_figure_is_one_line(
+    own_figure: Callable[[str], Any], right: str, wrong: str, problem: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(problem)) as error:
+        own_figure(AUTHORS.replace(right, wrong))
+    assert "authors" in str(error.value)
+    assert "\n" not in str(error.value)

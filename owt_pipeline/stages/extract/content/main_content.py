@@ -34,7 +34,13 @@ from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.content.page_kind import PageKind
 from owt_pipeline.stages.extract.content.references import leave_references
 from owt_pipeline.stages.extract.content.repeats import without_repeats
-from owt_pipeline.stages.extract.html.blocks import HEADING, ROW, Block, Container
+from owt_pipeline.stages.extract.html.blocks import (
+    HEADING,
+    ROW,
+    Block,
+    Container,
+    is_definition,
+)
 
 # Subtracted from the probability of prose in a banner or a sidebar, and of a row of links.
 _LESS_IN_CHROME = 0.3
@@ -139,8 +145,7 @@ def _is_visible(block: Block) -> bool:
 def _keep_terms(blocks: Sequence[Block], keep: np.ndarray) -> None:
     """Set `keep` of each `<dt>` before a text of its definition that is kept."""
     for index in (np.flatnonzero(keep[1:]) + 1).tolist():
-        container = blocks[index].container
-        if container.tag == "dd" or (container.parent and container.parent.tag == "dd"):
+        if is_definition(blocks[index]):
             keep[index - 1] |= blocks[index - 1].container.tag == "dt"
 
 

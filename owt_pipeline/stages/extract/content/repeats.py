@@ -18,6 +18,7 @@ from owt_pipeline.stages.extract.html.blocks import (
     ROW,
     Block,
     Container,
+    is_definition,
     kind_of,
     num_words,
 )
@@ -84,7 +85,8 @@ def _find_repeats(kept: Sequence[Block]) -> dict[int, int]:
     first_by_text: dict[str, int] = {}
     first_by_repeat: dict[int, int] = {}
     for index, block in enumerate(kept):
-        if block.chars < _MIN_REPEATED_CHARS or block.form in (ROW, PREFORMATTED):
+        is_whole = block.form in (ROW, PREFORMATTED) or is_definition(block)
+        if block.chars < _MIN_REPEATED_CHARS or is_whole:
             continue
         part = _part_of(block)
         text = _plain(block)

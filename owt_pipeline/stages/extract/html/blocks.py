@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 
 HEADING, ITEM, PARAGRAPH, PREFORMATTED, ROW, OTHER = range(6)
 """The forms of text; the first four are features of the model."""
@@ -166,6 +167,11 @@ def is_prose(block: Block) -> bool:
     if block.chars <= _MIN_PROSE_CHARS_WITHOUT_SPACES:
         return False
     return is_without_spaces(block, block.text.count(" ") + 1)
+
+
+def is_definition(block: Block) -> bool:
+    """Return whether a block is a paragraph of a definition, in a `<dd>`."""
+    return any(container.tag == "dd" for container in islice(block.container.ancestors(), 2))
 
 
 def kind_of(container: Container) -> tuple[str, str]:

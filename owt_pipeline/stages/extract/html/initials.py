@@ -44,23 +44,28 @@ def is_initial(last: Block, block: Block) -> bool:
     """Return whether the block before is the first letter of this one, drawn large."""
     if last.form in (ITEM, HEADING, ROW) or block.form in (ITEM, HEADING):
         return False
-    return INITIAL.fullmatch(last.text) is not None and _continues(last.text, block.text)
+    if last.container.tag == "dt" or INITIAL.fullmatch(last.text) is None:
+        return False
+    return _continues(last.text, block.text)
 
 
 def _continues(initial: str, text: str) -> bool:
     """Return whether a text continues the word that a large letter begins.
 
-    It starts in lower case, or with other capitals and then goes on in lower case. An entry of an
-    index starts with the same letter as its heading, and a question after `Q` with any.
+    The letter is a capital, so it is of a script that has capitals. The text starts in lower case,
+    or with other capitals and then goes on in lower case. An entry of an index starts with the same
+    letter as its heading, and a question after `Q` with any.
     """
+    if not initial.isupper() or text[:1].lower() == initial[-1].lower():
+        return False
     if text[:1].islower():
         return True
     capitals = _CAPITALS.match(text)
     if capitals is None or not capitals[0].isupper() or text.isupper():
         return False
-    is_index = text[0] == initial[-1] or (initial == "Q" and text[0] != "U")
+    is_question = initial == "Q" and text[0] != "U"
     is_one_letter = sum(map(str.isalpha, initial)) == 1
-    return is_one_letter and not is_index and len(text) >= _MIN_CHARS_AFTER_CAPITALS
+    return is_one_letter and not is_question and len(text) >= _MIN_CHARS_AFTER_CAPITALS
 
 
 def without_gap(text: str, *, is_named: bool) -> str:

@@ -342,6 +342,7 @@ class _Reader(Structure):
         href = attributes["href"]
         self._links_around += 1
         self._links += 1
+        self._link_start = len(self._pieces)
         is_spaced_itself = self._stack[-1] is not None
         self._stack[-1] = self._end_spaced_link if is_spaced_itself else self._end_link
         if href.startswith(PROTECTED_ADDRESS):
@@ -357,7 +358,7 @@ class _Reader(Structure):
                 ignore_name(self._at.parent, href[1:])
         relation = attributes.get("rel", "")
         if not _PAGING.isdisjoint(relation.lower().split()):
-            self._has_paging = True
+            self._paging_links += 1
         if relation or "creativecommons.org/" in href:
             self._marks.link("a", relation, href, self._at)
 

@@ -57,7 +57,7 @@ _MAX_UNSEEN_CHARS = 1000  # of texts for screen readers only and for all others 
 TEXT_FORMS = frozenset((PARAGRAPH, OTHER))
 """Forms of text that may begin with a large letter."""
 _MAX_VALUE_CHARS = 10
-_LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
+_LINKS_TO_SELF = frozenset(("¶", "§", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 _MAX_SCRIPT_PIECES = 20
 
 Opened = Container | Callable[[], None] | None
@@ -113,10 +113,11 @@ class Structure:
         self._link_chars = 0
         self._links = 0
         self._images = 0
-        # Whether the pieces have a link to the page before or after this one.
-        self._has_paging = False
-        # The number of open links.
+        # The number of links in the pieces to the pages before, after and above this one.
+        self._paging_links = 0
+        # The number of open links, and the index of the first piece of the latest one.
         self._links_around = 0
+        self._link_start = 0
         # A large first letter that is an image or is hidden from screen readers, and the container
         # that it is in, or was in if that has ended.
         self._initial = ""
@@ -152,7 +153,7 @@ class Structure:
             text = with_initial(self._initial, text)
             self._initial = ""
         if self._links_around:
-            if text in _LINKS_TO_SELF:
+            if text in _LINKS_TO_SELF and len(self._pieces) == self._link_start:
                 return
             self._link_chars += len(text.strip())
         self._pieces.append(text)
@@ -177,16 +178,18 @@ class Structure:
             block.links = self._links
             block.images = self._images
             self._images = 0
-            last = self.blocks[-1] if self.blocks else None
+            # A short text in a cell is whole.
+            last = self.blocks[-1] if self.blocks and not self._open_tables else None
             if last is not None and last.chars < 4 and is_initial(last, block):
                 self.blocks.pop()
                 block.text = last.text + text
                 block.marked = block.marked and last.text + block.marked
                 block.chars = len(block.text)
             self.blocks.append(block)
-            if self._has_paging and block.link_chars > _MIN_LINKED_SHARE * block.chars:
+            is_mostly_linked = block.link_chars > _MIN_LINKED_SHARE * block.chars
+            if self._paging_links > 1 or (self._paging_links and is_mostly_linked):
                 self._skipped.append(block)
-        self._has_paging = False
+        self._paging_links = 0
         self._pieces = []
         self._link_chars = 0
         self._links = 0
@@ -309,6 +312,8 @@ class Structure:
         is_line = is_line and bool(self._open_tables) and awaits_line(self._open_tables[-1])
         if is_line or tag in PREFORMATTED_TAGS:
             self._inner = PreText(container.names)
+            # `signature` names that of a function here, not that of a user.
+            container.kind &= ~CHROME
         if tag == "li":
             if parent.tag == "ol":
                 container.number = integer_in(attributes.get("value"), parent.number)

@@ -23,10 +23,17 @@ from owt_pipeline import progress
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.archives import archive_kind_of
 from owt_pipeline.formats.captures import OR_DAMAGED, Broken
+from owt_pipeline.formats.messages import MAX_HEAD_BYTES
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_hash, host_of, id_of
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import SliceWriter, read_index, read_slices
-from owt_pipeline.stages.fetch.answers import EARLIEST, FetchResult, Origin, target_time
+from owt_pipeline.stages.fetch.answers import (
+    EARLIEST,
+    FetchFailure,
+    FetchResult,
+    Origin,
+    target_time,
+)
 from owt_pipeline.stages.fetch.archives.search import (
     ArchivedRedirect,
     ArchiveQuery,
@@ -35,6 +42,7 @@ from owt_pipeline.stages.fetch.archives.search import (
     read_capture,
 )
 from owt_pipeline.storage.folder import folder_of, open_source
+from schemas import Reason
 from schemas.manifest import ShardRecord
 
 if TYPE_CHECKING:
@@ -182,11 +190,15 @@ class Archives:
         file, offset, length = capture.place
         path, _ = self._run.properties["archives"][file]
         folder, name = folder_of(path)
+        location = f"at byte {offset} of {name}"
+        max_bytes = self._run.options.max_page_bytes
+        # A record may be a video of gigabytes.
+        if length > max_bytes + MAX_HEAD_BYTES:
+            return FetchFailure(Reason.TOO_LARGE, f"{length:,} bytes {location}")
         content = folder.read_range(name, offset, length)
         record = archive_kind_of(path).read(content, url, capture.date)
         origin = Origin("archive", None, name, offset)
-        location = f"at byte {offset} of {name}"
-        return read_capture(record, origin, self._run.options.max_page_bytes, location)
+        return read_capture(record, origin, max_bytes, location)
 
     def _captures(self, shard: int, ids: Sequence[int]) -> Mapping[int, list[Capture]]:
         """Return the captures of the URLs with `ids` on hosts of a shard, by url_id."""
