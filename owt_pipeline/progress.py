@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 import time
@@ -137,6 +138,15 @@ def configure(*, quiet: bool, live: bool) -> None:
         _mode = "live"
     else:
         _mode = "log"
+
+
+def show_start() -> None:
+    """Show on a terminal that the command has started: imports and plans take seconds.
+
+    The next line takes the place of this one, and none is shorter.
+    """
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        print("owt ...", end="\r", file=sys.stderr, flush=True)
 
 
 def _is_notebook() -> bool:

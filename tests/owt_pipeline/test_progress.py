@@ -48,6 +48,29 @@ def test_a_terminal_gets_a_live_line_of_its_width() -> None:
     assert re.search(r"\r +\r$", written), "the bar is removed"
 
 
+START = """
+import sys
+from owt_pipeline.cli import main
+import owt_pipeline.cli as cli
+cli.command_of = lambda name: lambda words: 0
+main(["run", "run"])
+"""
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_terminal_sees_at_once_that_a_command_starts(term: str) -> None:
+    """The line is there before the command is imported."""
+    reader, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": term}
+    subprocess.run(
+        [sys.executable, "-c", START], stderr=terminal, env=environment, check=True, timeout=60
+    )
+    os.write(terminal, b".")
+    os.close(terminal)
+    assert os.read(reader, 100) == (b"owt ...\r." if term == "xterm" else b".")
+    os.close(reader)
+
+
 def test_a_step_shows_stage_rate_time_left_and_rejects(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
