@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
+from owt_pipeline.formats.file_kinds import TEXTUAL, kind_of
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
@@ -66,21 +67,6 @@ class HttpResponse(NamedTuple):
         return URL(redirected(self.url, self.header("location") or ""), encoded=True)
 
 
-# Some servers send such files as text/html; no page begins like them.
-_BINARY_BY_BEGINNING = (
-    (b"%PDF-", "a PDF file"),
-    (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF8", "a GIF image"),
-    (b"PK\x03\x04", "a ZIP archive"),
-    (b"\x1f\x8b", "a gzip file"),
-    (b"Rar!", "a RAR archive"),
-    (b"7z\xbc\xaf", "a 7z archive"),
-    (b"OggS", "an Ogg file"),
-    (b"ID3", "an MP3 file"),
-    (b"\x7fELF", "a program"),
-    (b"MZ\x90", "a program"),
-)
 _UNICODE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 _LOOKS_LIKE_HTML = re.compile(
@@ -224,9 +210,10 @@ def refuse_body(content_type: str | None, body: bytes) -> FetchFailure | None:
     if not start.strip() and not body.strip():
         detail = f"{len(body)} bytes, all blank" if body else "no bytes"
         return FetchFailure(Reason.EMPTY_BODY, detail)
-    for beginning, name in _BINARY_BY_BEGINNING:
-        if start.startswith(beginning):
-            return FetchFailure(Reason.NOT_HTML, f"{name}, sent as {content_type}")
+    # Some servers send other files as text/html.
+    kind = kind_of(start)
+    if kind not in TEXTUAL:
+        return FetchFailure(Reason.NOT_HTML, f"a file of the kind {kind}, sent as {content_type}")
     if media_type_of(content_type) is None and not _LOOKS_LIKE_HTML.match(start):
         sent = f"Content-Type: {content_type[:100]}" if content_type else "no Content-Type"
         return FetchFailure(Reason.NOT_HTML, f"{sent}, and it does not begin like HTML")

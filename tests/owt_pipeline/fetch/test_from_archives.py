@@ -26,7 +26,6 @@ from owt_pipeline.formats.warc import (
     single_member,
 )
 from owt_pipeline.stages.fetch import shards
-from owt_pipeline.stages.fetch import stage as fetch_stage
 from owt_pipeline.stages.fetch.options import Options
 from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
@@ -292,7 +291,7 @@ def test_redirects_lead_to_files_and_hosts_of_other_shards(
     tmp_path: Path, write_urls: Write, monkeypatch: pytest.MonkeyPatch, num_shards: int
 ) -> None:
     # A part indexes several files, and a range has several shards.
-    monkeypatch.setattr(fetch_stage, "MAX_INDEX_PARTS", 2)
+    monkeypatch.setattr(shards, "MAX_INDEX_PARTS", 2)
     monkeypatch.setattr(shards, "_MAX_RANGES", 3)
     urls = [f"https://host-{i}.example/" for i in range(9)]
     files = []
