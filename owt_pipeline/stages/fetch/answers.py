@@ -38,7 +38,7 @@ class HttpResponse(NamedTuple):
       url: the URL that was requested.
       status: its status code.
       headers: its headers, in order.
-      head: the bytes of status line and headers.
+      status_line: its first line.
       body: decoded or as sent, as requested.
       ms: time from the request to the last byte.
       truncated: whether the body is incomplete.
@@ -48,7 +48,7 @@ class HttpResponse(NamedTuple):
     url: str
     status: int
     headers: Headers
-    head: bytes
+    status_line: bytes
     body: bytes
     ms: int
     truncated: bool = False
@@ -57,6 +57,12 @@ class HttpResponse(NamedTuple):
     def header(self, name: str) -> str | None:
         """Return the value of a header; None if there is none."""
         return header(self.headers, name)
+
+    @property
+    def head(self) -> bytes:
+        """Return the status line and the headers with an empty line, for the record."""
+        fields = [f"{name}: {value}".encode("latin-1") for name, value in self.headers]
+        return b"\r\n".join([self.status_line, *fields, b"", b""])
 
     def beginning(self) -> str:
         """Return the first words of the body, for a message."""

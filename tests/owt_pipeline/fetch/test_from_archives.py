@@ -167,17 +167,6 @@ def test_all_records_before_a_damaged_one_are_read(damaged: int, compressed: boo
     assert found_in(b"".join(records)) == [*map(str, range(damaged)), None]
 
 
-@pytest.mark.parametrize("junk", [b"<html>404</html>", bytes(5000), b"\x1f\x8b\x08" + bytes(90)])
-@pytest.mark.parametrize("compressed", [True, False])
-def test_junk_between_records_does_not_change_earlier_ones(junk: bytes, compressed: bool) -> None:
-    records = five_records()
-    if not compressed:
-        records = [single_member(record, 1 << 20)[1] for record in records]
-    for later_records in (records[2:], []):
-        names = found_in(b"".join([*records[:2], junk, *later_records]))
-        assert names in (["0", "1", None], ["0", "1", *map(str, range(2, 2 + len(later_records)))])
-
-
 @pytest.mark.parametrize("name", ["example.arc", "example.arc.gz"])
 def test_an_arc_file_is_refused_with_advice_that_works(
     name: str, testdata: Path, tmp_path: Path, write_urls: Write
