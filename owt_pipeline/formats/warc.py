@@ -1,9 +1,9 @@
 """Records of WARC files: those of `pages/` are read and written, one gzip member each.
 
-for batch in pages(reader, shard):                    # index rows with the bytes of their records
-    for record in batch["record"]:
+for batch in placed_pages(reader, shard):            # rows of pages/ with the places of the records
+    for record in read_records(reader.workdir, batch):
         # url, status, content type, charset, decoded body
-        response = read_record(record.as_py())
+        response = read_record(record)
 """
 
 from __future__ import annotations
@@ -35,23 +35,18 @@ from owt_pipeline.formats.messages import (
 )
 from owt_pipeline.ledger.dataset import DatasetReader, reading
 from owt_pipeline.storage.folder import Storage, at_once
-from schemas import DATASETS
+from schemas import DATASETS, PLACES
 
 MAX_BODY_BYTES = 1 << 30
 """Largest decoded body of a record that is read: no page is as large, so a larger one is an
 attack or damage."""
 
-PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
-    pa.field(
-        "record",
-        pa.large_binary(),
-        nullable=False,
-        metadata={"description": "gzip member of the WARC record"},
-    )
-)
-"""Rows of `pages`: the index of pages/ with each page's record."""
+_PLACE = ("segment", "offset", "length")
 
-# Compressed records that are sent to a worker process at once, some 500 pages.
+PLACED_PAGES = pa.schema([*DATASETS["pages"].schema, *(PLACES.field(name) for name in _PLACE)])
+"""Rows of `placed_pages`: the rows of pages/ with the place of each page's record."""
+
+# Compressed records that a worker process reads at once, some 500 pages.
 _BATCH_BYTES = 16 << 20
 
 _RECORD_HEAD = re.compile(rb"WARC/\d\.\d+\r\n((?:[^\r\n]+\r\n)+)\r\n")
@@ -161,28 +156,34 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
     return Response(head.target_uri, head.date, status, headers, body)
 
 
-def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
-    """Yield the pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS`.
+def placed_pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
+    """Yield the pages of a shard, in order, as batches of schema `PLACED_PAGES`.
 
-    A batch has at most `rows` rows and 16 MiB. The column `record` holds compressed records for
-    `read_record`, so the worker that gets a batch decompresses them. Raises UserError if a WARC
-    file is missing or ends before a page's record.
+    A batch has at most `rows` rows, whose records have at most 16 MiB.
     """
-    places = reader.table(shard, kind="places")
-    read = partial(_read_place, reader.workdir)
+    places = reader.table(shard, kind="places", columns=list(_PLACE))
     first = 0
     for batch in reader.batches(shard, rows=rows):
-        batch_places = places.slice(first, batch.num_rows)
+        (batch_places,) = places.slice(first, batch.num_rows).combine_chunks().to_batches()
         first += batch.num_rows
+        columns = [*batch.columns, *batch_places.columns]
+        placed = pa.RecordBatch.from_arrays(columns, schema=PLACED_PAGES)
         piece_numbers = np.cumsum(batch_places["length"].to_numpy()) // _BATCH_BYTES
         for number in np.unique(piece_numbers):
             start = np.searchsorted(piece_numbers, number)
             end = np.searchsorted(piece_numbers, number, "right")
-            piece = batch_places.slice(start, end - start).to_pylist()
-            # A disk is read in order; requests to a bucket wait, so they are made at once.
-            is_local = reader.workdir.is_local
-            records = list(map(read, piece)) if is_local else at_once(read, piece)
-            yield _with_records(batch.slice(start, end - start), records)
+            yield placed.slice(start, end - start)
+
+
+def read_records(workdir: Storage, pages: pa.RecordBatch) -> list[bytes]:
+    """Read the compressed record of each page of a batch of `PLACED_PAGES`.
+
+    Raises UserError if a WARC file is missing or ends before a page's record.
+    """
+    places = pages.select(_PLACE).to_pylist()
+    read = partial(_read_place, workdir)
+    # A disk is read in order; requests to a bucket wait, so they are made at once.
+    return list(map(read, places)) if workdir.is_local else at_once(read, places)
 
 
 def _read_place(workdir: Storage, place: Mapping[str, Any]) -> bytes:
@@ -193,12 +194,6 @@ def _read_place(workdir: Storage, place: Mapping[str, Any]) -> bytes:
                 f"it ends before byte {place['offset'] + place['length']}, where there is a page"
             )
         return record
-
-
-def _with_records(batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [*batch.columns, pa.array(records, pa.large_binary())], schema=PAGES_WITH_RECORDS
-    )
 
 
 def response_record(url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
