@@ -4,6 +4,7 @@
     python benchmarks/scale.py requests
     python benchmarks/scale.py products [--size 8]
     python benchmarks/scale.py handles [--shards 8192]
+    python benchmarks/scale.py driver [--pages 20000]
 
 `small` measures the fixed cost of a run: 8 of the demo's pages from their WARC file to the report,
 the same command when all is finished, and the import of Beam, which is a part of the first. It
@@ -13,14 +14,19 @@ prints the fastest of five.
 shards in an emulator of Cloud Storage (fake-gcs-server, `make .venv-servers/installed`), behind a
 proxy that counts. The requests of a run that the second has more belong to its additional parts.
 
-`products` doubles two dimensions of small runs, first each and then both, and counts the calls of
+`products` doubles two sizes of small runs, first each and then both, and counts the calls of
 functions, which do not depend on how busy the machine is. What both doublings cost together beyond
 the sum of each is the cost of a product, such as shards times archive files. It prints each
-product's share of the growth, and exits with 1 if one besides KNOWN_PRODUCTS is more than a fifth.
+product's share of the growth, and exits with 1 if one besides KNOWN_PRODUCTS is more than a tenth.
+The stages run without Beam's runner.
 
 `handles` makes the handles that dedupe passes to the local runner, without the texts: one for each
 shard and each range of hashes. It prints how much memory they take. 8,192 shards have 100 million
 documents.
+
+`driver` measures the CPU time that real pages of 12 to 28 kB take in a worker of `extract` and in
+the process that gives them out and writes their documents. So many workers of one machine are kept
+busy. It exits with 1 if they are fewer than 150.
 """
 
 from __future__ import annotations
@@ -47,17 +53,25 @@ from typing import ClassVar
 import apache_beam as beam
 import msgspec
 from fastwarc.warc import ArchiveIterator, WarcRecordType
+from page_server import serving
 
-from owt_pipeline.formats.warc import response_record
+from owt_pipeline.engine.parts import Work, plan_stage
+from owt_pipeline.engine.stage import Runtime, StageRun
+from owt_pipeline.formats.warc import placed_pages, response_record
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.pipeline import STAGES
 from owt_pipeline.stages.dedupe.steps import num_ranges
+from owt_pipeline.stages.extract.pages import extract_batch
+from owt_pipeline.storage.folder import Storage
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 NUM_SMALL_RUNS = 5
 NUM_SMALL_PAGES = 8
 # Of dedupe: documents of a shard as a run chooses their number, and bands of its default threshold.
 DOCUMENTS_OF_SHARD = 12_200
 BANDS = 21
+PAGE_BYTES = 2_000
+MIN_WORKERS = 150
 FEW_SHARDS = 4
 MANY_SHARDS = 16
 # The headers of a connection, which the proxy writes itself.
@@ -178,6 +192,7 @@ def print_fastest(name: str, work: Callable[[int], None]) -> None:
 def write_archives(folder: Path, num_urls: int, num_archives: int, host: str = "host") -> None:
     """Write the URLs, each of another host, and WARC files that have their pages."""
     urls = [f"http://{host}-{number}.example/" for number in range(num_urls)]
+    folder.mkdir(exist_ok=True)
     Path(folder, "urls.txt").write_text("\n".join(urls))
     header = [("Content-Type", "text/html")]
     for number in range(num_archives):
@@ -204,36 +219,53 @@ def fetch_archives(folder: Path, num_shards: int, num_archives: int) -> int:
 
 
 def add_archives(folder: Path, num_generations: int, num_archives: int) -> int:
-    """Return the calls of runs that each add a generation with archive files."""
+    """Return the calls of a run that adds a generation with archive files to earlier ones."""
     calls = 0
     for number in range(num_generations):
         generation = folder / str(number)
-        generation.mkdir()
-        write_archives(generation, num_archives, num_archives, host=f"host-{number}")
+        is_last = number == num_generations - 1
+        write_archives(generation, 64, num_archives if is_last else 1, host=f"host-{number}")
         fetch = ["run", folder / "run", "--until", "fetch", "--num_shards", 2, "--add"]
         inputs = ["--links", generation / "urls.txt", "--pages_from", generation / "*.warc"]
-        calls += count_calls(*fetch, *inputs)
+        calls = count_calls(*fetch, *inputs)
     return calls
 
 
 def find_duplicates(folder: Path, num_shards: int, num_ranges: int) -> int:
     """Return the calls of a run that compares texts by ranges of hashes."""
     write_texts(folder, num_texts=256)
-    run_owt("import", folder / "run", folder / "texts.jsonl", "--num_shards", num_shards)
+    count_calls("import", folder / "run", folder / "texts.jsonl", "--num_shards", num_shards)
     dedupe = ["run", folder / "run", "--until", "dedupe", "--min_tokens", 1, "--languages", "all"]
-    return count_calls(*dedupe, hashes_of_range=256 * 21 // num_ranges)
+    return count_calls(*dedupe, hashes_of_range=256 * BANDS // num_ranges)
 
 
 def take_down(folder: Path, num_takedowns: int, num_documents: int) -> int:
-    """Return the calls of the command that takes documents down."""
-    write_texts(folder, num_documents)
+    """Return the calls of the command that takes documents down, and rebuilds `corpus/`."""
+    write_texts(folder, 32 * num_documents)
     run = ["run", folder / "run", "--until", "export", "--min_tokens", 1, "--languages", "all"]
-    run_owt("import", folder / "run", folder / "texts.jsonl", "--num_shards", 2)
-    run_owt(*run)
-    urls = [f"http://host-{number}.example/" for number in range(num_takedowns)]
+    count_calls("import", folder / "run", folder / "texts.jsonl", "--num_shards", 2)
+    count_calls(*run)
+    urls = [f"http://host-{number}.example/" for number in range(8 * num_takedowns)]
     Path(folder, "forget.txt").write_text("\n".join(urls))
-    # The command rebuilds `corpus/`, too.
     return count_calls("forget", folder / "run", folder / "forget.txt")
+
+
+def request_later_pages(folder: Path, num_segments: int, num_hosts: int) -> int:
+    """Return the calls of a run that requests one page more of each host.
+
+    The host's shard has 16 times `num_segments` segments of earlier pages.
+    """
+    fetch = ["run", folder / "run", "--until", "fetch", "--num_shards", 1, "--add"]
+    fetch += ["--host_delay", 0, "--user_agent", "products/1.0 (+mailto:owner@products.test)"]
+    with serving(PAGE_BYTES, "identity") as (port, _):
+        fetch += ["--resolve", "*.products.test=127.0.0.1", "--allowed_ports", port]
+        hosts = [f"http://h{number}.products.test:{port}" for number in range(num_hosts)]
+        earlier = [f"{hosts[page % num_hosts]}/{page}" for page in range(2 * 16 * num_segments)]
+        Path(folder, "earlier.txt").write_text("\n".join(earlier))
+        # A segment is written as soon as there are two pages.
+        count_calls(*fetch, "--links", folder / "earlier.txt", segment_bytes=2 * PAGE_BYTES)
+        Path(folder, "later.txt").write_text("\n".join(f"{host}/later" for host in hosts))
+        return count_calls(*fetch, "--links", folder / "later.txt")
 
 
 PRODUCTS = {
@@ -241,50 +273,112 @@ PRODUCTS = {
     "generations x archive files": add_archives,
     "shards x ranges": find_duplicates,
     "takedowns x documents": take_down,
+    "segments x hosts": request_later_pages,
 }
 # Each part sends a handle to each range. Their number is limited (`dedupe/steps.py`).
 KNOWN_PRODUCTS = ("shards x ranges",)
-MAX_SHARE_OF_PRODUCT = 0.2
+MAX_SHARE_OF_PRODUCT = 0.1
 
 COUNT_CALLS = """
 import itertools, sys, threading
 from owt_pipeline.cli import main
 from owt_pipeline.stages.dedupe import steps
-steps.MIN_HASHES_OF_RANGE = int(sys.argv.pop(1))
+from owt_pipeline.stages.fetch import recorder
+from tests.owt_pipeline.one_process import without_runner
+steps.MIN_HASHES_OF_RANGE, recorder.SEGMENT_BYTES = map(int, sys.argv[1:3])
 calls = itertools.count()
 def count(*_): next(calls)
-threading.setprofile(count)
-sys.setprofile(count)
-code = main(sys.argv[1:])
-sys.setprofile(None)
+with without_runner():
+    threading.setprofile(count)
+    sys.setprofile(count)
+    code = main(sys.argv[3:])
+    sys.setprofile(None)
 print("calls", next(calls))
+sys.exit(code)
 """
 
 
-def count_calls(*arguments: object, hashes_of_range: int = 1 << 21) -> int:
+def count_calls(
+    *arguments: object, hashes_of_range: int = 1 << 21, segment_bytes: int = 8 << 20
+) -> int:
     """Return how often `owt` with one worker calls a function, returns from it or calls C."""
-    command = [sys.executable, "-c", COUNT_CALLS, hashes_of_range, *arguments]
+    command = [sys.executable, "-c", COUNT_CALLS, hashes_of_range, segment_bytes, *arguments]
     command += ["--workers", 1, "--quiet"]
-    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [*map(str, command)], stdout=subprocess.PIPE, text=True, check=True, env=environment
+    )
     return int(done.stdout.split()[-1])
 
 
 def measure_products(arguments: argparse.Namespace) -> int:
-    """Print the calls of each pair of dimensions, doubled; return 1 if a product is not known."""
+    """Print the calls of each pair of sizes, doubled; return 1 if a product is not known."""
+    print("calls: of the smallest run; more if the first, the second or both sizes are doubled")
     is_known = True
-    for name, run_sizes in PRODUCTS.items():
+    for name, count_run in PRODUCTS.items():
         calls = []
         for sizes in itertools.product((arguments.size, 2 * arguments.size), repeat=2):
             with tempfile.TemporaryDirectory(prefix="products-") as folder:
-                calls.append(run_sizes(Path(folder), *sizes))
-        neither, second, first, both = calls
-        product = (both - first - second + neither) / (both - neither)
-        print(
-            f"{name}: {neither:,} + {first - neither:,} + {second - neither:,}", end="", flush=True
-        )
-        print(f", both {both - neither:,}: {product:.0%} of the growth is a product")
+                calls.append(count_run(Path(folder), *sizes))
+        second, first, both = (more - calls[0] for more in calls[1:])
+        product = (both - first - second) / both
+        row = f"{name:28}{calls[0]:>11,}{first:>9,}{second:>9,}{both:>9,}"
+        print(f"{row}  {product:4.0%} of the growth is a product", flush=True)
         is_known &= product < MAX_SHARE_OF_PRODUCT or name in KNOWN_PRODUCTS
     return int(not is_known)
+
+
+def write_real_pages(folder: Path, num_pages: int) -> None:
+    """Write pages to a WARC file, again under other URLs if there are few, and their URLs."""
+    warc = Path(os.environ.get("OWT_TESTDATA", "../shared/data"), "web", "wcxb-dev.warc.gz")
+    pages = []
+    with warc.open("rb") as file:
+        for record in ArchiveIterator(file, record_types=WarcRecordType.response):
+            body = record.reader.read()
+            if 12_000 <= len(body) <= 28_000:
+                pages.append((record.headers["WARC-Target-URI"], body))
+    urls = []
+    with Path(folder, "pages.warc").open("wb") as file:
+        header = [("Content-Type", "text/html")]
+        for number, (url, body) in zip(range(num_pages), itertools.cycle(pages)):
+            urls.append(f"{url.partition('#')[0].partition('?')[0]}?{number}")
+            file.write(response_record(urls[-1], 1, "HTTP/1.1 200 OK", header, body))
+    Path(folder, "urls.txt").write_text("\n".join(urls))
+
+
+def measure_driver(arguments: argparse.Namespace) -> int:
+    """Print the CPU time of a page in a worker and in the driver, and their ratio."""
+    stage = STAGES["extract"]
+    options = stage.options()
+    with tempfile.TemporaryDirectory(prefix="driver-") as name:
+        folder = Path(name)
+        write_real_pages(folder, arguments.pages)
+        inputs = ["--links", folder / "urls.txt", "--pages_from", folder / "pages.warc"]
+        run_owt("run", folder / "run", "--until", "fetch", "--num_shards", 2, *inputs)
+        runtime = Runtime(Storage(str(folder / "run")), workers=2)
+        run = plan_stage(stage, options, runtime)
+        assert isinstance(run, StageRun)
+        work = Work(stage, options, runtime, 0, run.name)
+        # The first shard starts the workers, and its first page loads the model in this process.
+        work.do(0, ())
+        extract_batch(next(placed_pages(run.inputs["pages"], 0, rows=1)), options, run.workdir)
+        batches = list(placed_pages(run.inputs["pages"], 1, rows=128))
+        started = time.process_time()
+        for batch in batches:
+            extract_batch(batch, options, run.workdir)
+        worker_seconds = time.process_time() - started
+        started = time.process_time()
+        work.do(1, ())
+        driver_seconds = time.process_time() - started
+    ratio = worker_seconds / driver_seconds
+    num_pages = sum(batch.num_rows for batch in batches)
+    print(
+        f"{num_pages:,} pages: {1e3 * worker_seconds / num_pages:.2f} ms each in a worker", end=""
+    )
+    print(
+        f", {1e6 * driver_seconds / num_pages:.0f} µs in the driver: {ratio:.0f} workers are busy"
+    )
+    return 0 if ratio >= MIN_WORKERS else 1
 
 
 class MakeHandles(beam.DoFn):
@@ -345,6 +439,9 @@ def main() -> int:
     handles = commands.add_parser("handles")
     handles.add_argument("--shards", type=int, default=8192)
     handles.set_defaults(run_command=measure_handles)
+    driver = commands.add_parser("driver")
+    driver.add_argument("--pages", type=int, default=20_000)
+    driver.set_defaults(run_command=measure_driver)
     arguments = parser.parse_args()
     return int(arguments.run_command(arguments))
 

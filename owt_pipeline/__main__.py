@@ -11,7 +11,6 @@ PACKAGES_OF_COMMANDS = (
     "apache_beam",
     "brotli",
     "duckdb",
-    "fastwarc",
     "huggingface_hub",
     "isal",
     "jinja2",

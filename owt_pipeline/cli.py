@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from owt_pipeline import progress
 from owt_pipeline.command_line import complain, interruptible
 from owt_pipeline.errors import command
 from owt_pipeline.foreign_words import command_answer
@@ -67,11 +68,14 @@ def _main(argv: Sequence[str] | None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return ExitCode.DONE
-    if arguments[0] == "--version":
+    if arguments[0] in ("--version", "-V"):
         print(f"owt {__version__}")
         return ExitCode.DONE
     name, *words = arguments
     if name in COMMANDS:
+        # A page can be shorter than this line, which would then show behind it.
+        if name != "page" and "--quiet" not in words:
+            progress.show_start()
         return int(command_of(name)(words))
     # Slow to import, and not needed for a command.
     from owt_pipeline.pipeline import STAGES

@@ -30,6 +30,7 @@ from owt_pipeline.errors import (
     settings_argument,
     without_traceback,
 )
+from owt_pipeline.foreign_words import flag_answer
 from schemas.settings import ExitCode
 
 
@@ -37,6 +38,10 @@ class CommandParser(schemas.command_line.CommandParser):
     """The parser of a command of `owt`. A mistake raises UsageError."""
 
     error_class = UsageError
+
+    def foreign_answer(self, flag: str) -> str | None:
+        """Return what another tool's flag is called here, or None."""
+        return flag_answer(flag, self._option_string_actions)
 
     def parse_with_files(
         self, argv: Sequence[str] | None

@@ -26,11 +26,18 @@ class CommandParser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             flag = unknown[0].partition("=")[0]
+            answer = self.foreign_answer(flag)
+            if answer:
+                self.error(f"{flag} is not a flag of {self.prog}; {answer}")
             suggestion = did_you_mean(flag, self._option_string_actions).replace("'", "")
             # A list of all flags is too long for a message.
             is_near = suggestion.startswith("; did you mean")
             self.error(f"unknown argument {unknown[0]}{suggestion if is_near else ''}")
         return parsed
+
+    def foreign_answer(self, flag: str) -> str | None:
+        """Return what another tool's flag is called here, or None."""
+        return None
 
     def error(self, message: str) -> NoReturn:
         """Raise the error of a mistake, with the command that explains the flags."""

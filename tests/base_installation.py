@@ -17,7 +17,7 @@ OF_THE_START = set(sys.modules)
 import owt_pipeline as owt  # noqa: E402
 
 HEAVY = (
-    "aiohttp apache_beam brotli duckdb fastwarc huggingface_hub isal jinja2 praw tld tokenizers "
+    "aiohttp apache_beam brotli duckdb huggingface_hub isal jinja2 praw tld tokenizers "
     "trafilatura yarl"
 ).split()
 

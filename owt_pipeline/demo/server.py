@@ -7,6 +7,7 @@ name, as `--resolve` does. A few URLs fail in ways that a WARC file cannot hold.
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import struct
 import sys
@@ -15,10 +16,11 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from fastwarc.warc import ArchiveIterator, WarcRecordType
+from owt_pipeline.formats.captures import Capture, captures
+from owt_pipeline.formats.warc import read_record
 
 ROBOTS = {"private.demo.test": "/members/", "hermit.demo.test": "/", "garden.demo.test": "/admin/"}
 """What each host's robots.txt disallows."""
@@ -49,7 +51,7 @@ _NOT_FOUND: Response = (404, {"Content-Type": "text/plain"}, b"nothing here")
 def serving() -> Iterator[str]:
     """Serve the demo's web while the context lasts; yield its `address:port`."""
     warc = resources.files("owt_pipeline.demo") / "demo.warc.gz"
-    Handler.response_by_page = responses_of(warc.open("rb"))
+    Handler.response_by_page = responses_of(warc.read_bytes())
     with _Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, name="demo's web", daemon=True).start()
         try:
@@ -72,21 +74,20 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def responses_of(warc: IO[bytes]) -> dict[Page, Response]:
+def responses_of(warc: bytes) -> dict[Page, Response]:
     """Return the WARC file's responses, and the robots.txt of the hosts that have one."""
     response_by_page: dict[Page, Response] = {}
-    with warc:
-        for record in ArchiveIterator(warc, record_types=WarcRecordType.response):
-            url = record.headers["WARC-Target-URI"]
-            host, _, path = url.removeprefix("http://").partition("/")
-            sent_headers = record.http_headers
-            headers = {}
-            for name in ("Content-Type", "Location"):
-                if name in sent_headers:
-                    headers[name] = sent_headers[name]
-            status = sent_headers.status_code or 0
-            page = host, page_path(f"/{path}")
-            response_by_page[page] = (status, headers, record.reader.read())
+    for capture in captures(io.BytesIO(warc), len(warc)):
+        assert isinstance(capture, Capture)
+        response = read_record(warc[capture.offset : capture.offset + capture.length])
+        host, _, path = response.url.removeprefix("http://").partition("/")
+        sent_headers = dict(response.headers)
+        headers: dict[str, str] = {}
+        for name in ("Content-Type", "Location"):
+            if name in sent_headers:
+                headers[name] = sent_headers[name]
+        page = host, page_path(f"/{path}")
+        response_by_page[page] = (response.status, headers, response.body)
     for host, path in ROBOTS.items():
         rules = f"User-agent: *\nDisallow: {path}\n".encode()
         response_by_page[host, "/robots.txt"] = (200, {"Content-Type": "text/plain"}, rules)

@@ -403,9 +403,10 @@ def check_beam_flags(flags: Sequence[str], own: Sequence[str], help_command: str
         name = flag.split("=", 1)[0]
         if not name.startswith("-") or name in known:
             continue
-        answer = flag_answer(name)
+        answer = flag_answer(name, own)
         if answer:
-            raise UsageError(f"{name} is not a flag of owt run; {answer}")
+            program = help_command.rpartition(" ")[0]
+            raise UsageError(f"{name} is not a flag of {program}; {answer}")
         similar = nearest_words(name, own)
         if not similar:
             # Beam has hundreds of flags, so one is always somewhat similar.

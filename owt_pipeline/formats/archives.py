@@ -15,7 +15,7 @@ import pyarrow as pa
 from owt_pipeline.additions import ARCHIVES, added_kinds, package_of
 from owt_pipeline.formats.captures import Broken, Capture, captures
 from owt_pipeline.formats.file_kinds import read_start
-from owt_pipeline.formats.files import AcceptedFiles
+from owt_pipeline.formats.files import AcceptedFiles, extension_of
 from owt_pipeline.storage.folder import open_source
 
 
@@ -78,7 +78,7 @@ def archives_of_option(option: str) -> AcceptedFiles:
         option,
         "archive files",
         kinds=("warc",),
-        is_promised=lambda name: not {"warc", "arc"}.isdisjoint(name.lower().split(".")),
+        is_promised=lambda name: extension_of(name) in ("warc", "arc"),
         is_added=lambda name, start: _added_kind_of(name, start) is not None,
     )
 

@@ -1,7 +1,7 @@
 """The check that a reader yielded as much as the container declares.
 
-A library's iterator that ends is not proof that the file ended: Arrow, FastWARC and decompressors
-also end at a hollow piece.
+A library's iterator that ends is not proof that the file ended: Arrow and decompressors also
+end at a hollow piece.
 """
 
 from __future__ import annotations

@@ -18,10 +18,9 @@ UNDERSTOOD = (
 """Examples of dates that are read, for messages."""
 
 MISSING = frozenset(
-    ("", "-", "--", ".", "?", "null", "(null)", "<null>", "[null]", "#null!", "\\n", "na", "n/a",
-     "n.a.", "#n/a", "#n/a n/a", "#na", "<na>", "nan", "-nan", "nat", "none", "nil", "nul",
-     "undefined", "missing", "1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind")
-)  # fmt: skip
+    "- -- . ? null (null) <null> [null] #null! \\n na n/a n.a. #n/a #na <na> nan -nan nat none nil "
+    "undefined missing".split()
+) | {"", "#n/a n/a"}
 """How programs write a missing value, in lower case: pandas, R, Spark, databases, people."""
 
 _MAX_CHARS_SHOWN = 100
@@ -62,6 +61,17 @@ def moment_of(value: object) -> datetime | None:
         return parsedate_to_datetime(mail_date) if _RFC_5322.fullmatch(mail_date) else None
     except ValueError:
         return None
+
+
+def seconds_of(value: object) -> int | None:
+    """Return the seconds since 1970 of a number or a date; None for anything else.
+
+    A date without a time zone is in UTC.
+    """
+    moment = moment_of(value)
+    if moment is None:
+        return None
+    return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())
 
 
 def _iso_zone(zone: re.Match[str]) -> str:

@@ -7,7 +7,6 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -72,7 +71,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def check_keeps_text(self) -> None:
-        """Raise UserError for a tokenizer whose ids decode to another text than they encode."""
+        """Raise UserError for a tokenizer that changes text, or takes text for end-of-text."""
 
     @abstractmethod
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -217,41 +216,24 @@ class _FromFile(Encoding):
             # It raises them for a lone surrogate.
             texts = [_without_surrogates(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        ids_of_texts = []
-        for text, encoding in zip(texts, encodings, strict=True):
-            ids = np.array(encoding.ids, np.uint32)
-            if self.eot in ids:
-                ids = self._without_eot(text)
-            ids_of_texts.append(ids)
+        ids_of_texts = [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        if any(self.eot in ids for ids in ids_of_texts):
+            raise UserError(
+                f"the tokenizer {self.name} encodes ordinary text as {self._eot_text!r}, which "
+                "separates documents; name another token with --eot_token"
+            )
         return ids_of_texts
 
     def check_keeps_text(self) -> None:
-        ids, _ = self.encode_batch([_SAMPLE])
+        text = f"{_SAMPLE}{self._eot_text}\n"
+        ids, _ = self.encode_batch([text])
         decoded = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
         # Some tokenizers put a space before each text.
-        if decoded.removeprefix(" ") != _SAMPLE:
+        if decoded.removeprefix(" ") != text:
             raise UserError(
-                f"the tokenizer {self.name} changes text: {_SAMPLE!r} becomes {decoded!r}, so "
+                f"the tokenizer {self.name} changes text: {text!r} becomes {decoded!r}, so "
                 "losses per byte would count bytes that no token has; use another --tokenizer"
             )
-
-    def _without_eot(self, text: str) -> np.ndarray:
-        """Return the ids of a text that contains the name of the end-of-text token.
-
-        Some tokenizers (Unigram, word level) take the name for the token. So the text is cut after
-        the first character of each name, and its parts are encoded.
-        """
-        names = re.finditer(re.escape(self._eot_text), text)
-        cuts = [0, *(name.start() + 1 for name in names), len(text)]
-        parts = [text[start:end] for start, end in pairwise(cuts)]
-        encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
-        ids = np.concatenate([np.array(encoding.ids, np.uint32) for encoding in encodings])
-        if self.eot in ids:
-            raise UserError(
-                f"{self.name} encodes ordinary text as {self._eot_text!r}, which separates "
-                "documents; name another token with --eot_token"
-            )
-        return ids
 
 
 def _without_surrogates(text: str) -> str:

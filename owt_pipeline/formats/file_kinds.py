@@ -49,6 +49,7 @@ class _Kind(NamedTuple):
     offset: int = 0
 
 
+_DECOMPRESS = "compressed with {0}, which is not read here: decompress it ({0} -d FILE)"
 _UNPACK_ZIP = "unpack it (python -m zipfile -e FILE FILE.files)"
 _CONVERT_ARROW = (
     'convert it to Parquet (python -c "import sys, pyarrow as a, pyarrow.parquet as p; '
@@ -86,6 +87,11 @@ _KINDS = (
     ),
     _Kind("avro", b"Obj\x01", "an Avro file: convert it to Parquet"),
     _Kind("orc", b"ORC", "an ORC file: convert it to Parquet"),
+    _Kind("lfs", b"version https://git-lfs", "a pointer of Git LFS: download it (git lfs pull)"),
+    _Kind("gz", b"\x1f\x8b", _DECOMPRESS.format("gzip")),
+    _Kind("zst", b"\x28\xb5\x2f\xfd", _DECOMPRESS.format("zstd")),
+    _Kind("xz", b"\xfd7zXZ", _DECOMPRESS.format("xz")),
+    _Kind("bz2", b"BZh", _DECOMPRESS.format("bzip2")),
     _Kind("lz4", b"\x04\x22\x4d\x18", "compressed with lz4: decompress it (lz4 -d -m FILE)"),
     _Kind(
         "zip", b"PK\x03\x04", f"a ZIP archive, or a document such as DOCX or EPUB: {_UNPACK_ZIP}"
@@ -130,17 +136,22 @@ TEXTUAL = frozenset({TEXT, *_DESCRIPTIONS_OF_TEXTS})
 def read_start(file: IO[bytes]) -> bytes:
     """Return the first bytes of an open file, decompressed; its position is the start again.
 
-    The result is shorter than NUM_START_BYTES for a short file, and for a compressed one that is
+    Parquet has its own compression, and WARC files only that of gzip. Bytes of such files in
+    another one are returned as they are. The result is shorter than NUM_START_BYTES for a short
+    file, and for a compressed one that is
     damaged there.
     """
     start = file.read(NUM_START_BYTES)
     file.seek(0)
     if not is_compressed(start):
         return start
+    content = start
     with contextlib.suppress(MemoryError):
-        start = io.BufferedReader(Decompressed(file), NUM_START_BYTES).read(NUM_START_BYTES)
+        content = io.BufferedReader(Decompressed(file), NUM_START_BYTES).read(NUM_START_BYTES)
     file.seek(0)
-    return start
+    is_gzip = start.startswith(b"\x1f\x8b")
+    is_unread = content.startswith(b"PAR1") or (content.startswith(b"WARC/") and not is_gzip)
+    return start if is_unread else content
 
 
 def kind_of(start: bytes) -> str:

@@ -7,6 +7,7 @@ their number.
 from __future__ import annotations
 
 import bz2
+import codecs
 import io
 import lzma
 import zlib
@@ -29,24 +30,10 @@ class Block(NamedTuple):
 
 
 def wide_encoding(data: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 if text begins so; None if it does not.
-
-    It begins with a mark, or has a zero in every other byte, or three of four.
-    """
-    start = data[:8]
-    if start.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+    """Return UTF-16 or UTF-32 if text begins with its mark; None if it does not."""
+    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "UTF-32"
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "UTF-16"
-    if len(start) < 4 or not any(start):
-        return None
-    odd_bytes = start[1::2]
-    even_bytes = start[0::2]
-    if any(odd_bytes) and any(even_bytes):
-        return None
-    letters = odd_bytes if any(odd_bytes) else even_bytes
-    is_utf32 = len(letters) >= 4 and (not any(letters[0::2]) or not any(letters[1::2]))
-    return "UTF-32" if is_utf32 else "UTF-16"
+    return "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None
 
 
 class LineReader:

@@ -191,16 +191,10 @@ def content_codings(headers: Iterable[tuple[str, str]]) -> list[str]:
 def _decoded(body: bytes, codings: list[str], limit: int) -> bytes:
     if len(codings) > MAX_ENCODINGS:
         raise BadMessage(f"{len(codings):,} encodings within each other, more than {MAX_ENCODINGS}")
-    decoders = [_DECODERS[name] for name in codings]
-    for position, decoder in enumerate(decoders):
+    for name in codings:
         if not body:
-            return body
-        try:
-            body = decoder(body, limit)
-        except BadMessage:
-            # Some servers apply a coding once and name it twice.
-            if decoder not in decoders[:position]:
-                raise
+            break
+        body = _DECODERS[name](body, limit)
     return body
 
 

@@ -43,17 +43,13 @@ def load_own(name: str, option: str) -> Callable[..., Any]:
         )
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        advice = ""
-        if error.name == module_name:
-            advice = f"; run the command in the folder that has {module_name}.py, or set PYTHONPATH"
-        raise UserError(f"{option}: {name} cannot be imported ({error}){advice}") from error
-    except ImportError as error:
-        raise UserError(f"{option}: {name} cannot be imported ({error})") from error
     except Exception as error:
         # The user's code may raise anything.
+        advice = ""
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
+            advice = f"; run the command in the folder that has {module_name}.py, or set PYTHONPATH"
         raise UserError(
-            f"{option}: {name} cannot be imported ({type(error).__name__}: {error})"
+            f"{option}: {name} cannot be imported ({type(error).__name__}: {error}){advice}"
         ) from error
     if not hasattr(module, attribute):
         raise UserError(f"{option}: the module {module_name} has no function {attribute!r}")

@@ -1,7 +1,7 @@
 """The rows of Parquet files that other programs wrote, as Python can have them.
 
-Dates become strings, since Python has none of nanoseconds or after the year 9999. A column of times
-in an unknown time zone becomes None. A string that is not UTF-8 is an error that names its column.
+A column of dates or times becomes strings, since Python has none of nanoseconds or after the year
+9999. A string that is not UTF-8 is an error that names its column.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def parquet_rows(
 
     With `reads_bytes`, columns of bytes are read as strings, since some
     programs write strings so. Raises pa.ArrowException or OSError for a damaged file, also for a
-    string that is not UTF-8.
+    string that is not UTF-8, and ValueError or OverflowError for a time within a structure that
+    Python does not have.
     """
     num_rows = 0
     for batch in bounded_batches(file, columns):
@@ -81,48 +82,22 @@ def _rows_within_bytes(group: pq.RowGroupMetaData) -> int:
 
 
 def _plain_batch(batch: pa.RecordBatch, reads_bytes: bool) -> pa.RecordBatch:
+    """Return the batch with values that Python can have, decoded from dictionaries."""
     columns = {}
-    for field, column in zip(batch.schema, batch, strict=True):
-        kind = _plain(field.type)
-        if reads_bytes and _is_of_bytes(kind):
-            kind = pa.large_string()
-        # What is not UTF-8 is found by the full validation.
-        options = pc.CastOptions(target_type=kind, allow_invalid_utf8=True)
-        try:
-            columns[field.name] = pc.cast(column, options=options)
-        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError):
-            # Arrow writes a time as text by its zone's rules, and does not know this zone.
-            if not _has_time_zone(field.type):
-                raise
-            columns[field.name] = pa.nulls(len(column), kind)
+    for name, column in zip(batch.schema.names, batch, strict=True):
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
+            column = column.cast(pa.string())
+        elif reads_bytes and _is_of_bytes(column.type):
+            # What is not UTF-8 is found by the full validation.
+            options = pc.CastOptions(target_type=pa.large_string(), allow_invalid_utf8=True)
+            column = pc.cast(column, options=options)
+        columns[name] = column
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose values Python can have: dates become strings, dictionaries values."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
-        return pa.string()
-    if pa.types.is_duration(kind):
-        return pa.int64()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        key_field = kind.key_field.with_type(_plain(kind.key_type))
-        return pa.map_(key_field, kind.item_field.with_type(_plain(kind.item_type)))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
-    return kind
 
 
 def _is_of_bytes(kind: pa.DataType) -> bool:
     types = pa.types
     has_offsets = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
     return has_offsets or types.is_fixed_size_binary(kind)
-
-
-def _has_time_zone(kind: pa.DataType) -> bool:
-    if pa.types.is_timestamp(kind):
-        return kind.tz is not None
-    return any(_has_time_zone(kind.field(number).type) for number in range(kind.num_fields))

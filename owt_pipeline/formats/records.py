@@ -315,7 +315,7 @@ def _parquet_records(
             rows = parquet_rows(file, present, reads_bytes=columns is not None)
             for number, fields in enumerate(rows, start=1):
                 yield Record(f"{name}:{number}", fields)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise_unless_damage(error, path)
             raise UserError(f"{path} cannot be read as Parquet: {error}") from error
 

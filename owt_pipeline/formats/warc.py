@@ -1,16 +1,15 @@
 """Records of WARC files: those of `pages/` are read and written, one gzip member each.
 
-for batch in pages(reader, shard):                    # index rows with the bytes of their records
-    for record in batch["record"]:
+for batch in placed_pages(reader, shard):            # rows of pages/ with the places of the records
+    for record in read_records(reader.workdir, batch):
         # url, status, content type, charset, decoded body
-        response = read_record(record.as_py())
+        response = read_record(record)
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import re
 import uuid
 import zlib
@@ -18,11 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.formats.dates import seconds_of
 from owt_pipeline.formats.messages import (
     BadMessage,
     Headers,
@@ -35,31 +35,21 @@ from owt_pipeline.formats.messages import (
 )
 from owt_pipeline.ledger.dataset import DatasetReader, reading
 from owt_pipeline.storage.folder import Storage, at_once
-from schemas import DATASETS
-
-if TYPE_CHECKING:
-    from fastwarc.warc import WarcRecord
+from schemas import DATASETS, PLACES
 
 MAX_BODY_BYTES = 1 << 30
 """Largest decoded body of a record that is read: no page is as large, so a larger one is an
 attack or damage."""
 
-PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
-    pa.field(
-        "record",
-        pa.large_binary(),
-        nullable=False,
-        metadata={"description": "gzip member of the WARC record"},
-    )
-)
-"""Rows of `pages`: the index of pages/ with each page's record."""
+_PLACE = ("segment", "offset", "length")
 
-# Compressed records that are sent to a worker process at once, some 500 pages.
+PLACED_PAGES = pa.schema([*DATASETS["pages"].schema, *(PLACES.field(name) for name in _PLACE)])
+"""Rows of `placed_pages`: the rows of pages/ with the place of each page's record."""
+
+# Compressed records that a worker process reads at once, some 500 pages.
 _BATCH_BYTES = 16 << 20
 
-_RECORD_HEAD = re.compile(
-    rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I
-)
+_RECORD_HEAD = re.compile(rb"WARC/\d\.\d+\r\n((?:[^\r\n]+\r\n)+)\r\n")
 
 _GZIP_WBITS = 31
 
@@ -70,6 +60,31 @@ _RECORD_NAMESPACE = uuid.UUID("6b1a2a3e9d0c5f3e8d6b0a4f6f77e0c1")
 
 class BadRecord(ValueError):
     """The bytes are not a WARC response record, or its HTTP response cannot be read."""
+
+
+@dataclass(frozen=True)
+class RecordHead:
+    """The head of a WARC record.
+
+    Attributes:
+      fields: its fields, by name in lower case.
+      num_bytes: its length with the empty line.
+      content_length: the bytes of content that it declares.
+    """
+
+    fields: Mapping[str, str]
+    num_bytes: int
+    content_length: int
+
+    @property
+    def target_uri(self) -> str:
+        """Return the target URI, without the angle brackets of wget 1.19 and earlier."""
+        return self.fields.get("warc-target-uri", "").strip("<>")
+
+    @property
+    def date(self) -> int:
+        """Return the record's date, seconds since 1970 in UTC; 0 if it has none."""
+        return seconds_of(self.fields.get("warc-date")) or 0
 
 
 @dataclass(frozen=True)
@@ -104,6 +119,21 @@ class Response:
         return charset_of(self.content_type)
 
 
+def parse_head(data: bytes) -> RecordHead:
+    """Return the head at the start of a record; raise BadRecord if it cannot be read."""
+    match = _RECORD_HEAD.match(data)
+    if match is None:
+        raise BadRecord("no head of a WARC record, whose lines end with CR and LF")
+    fields: dict[str, str] = {}
+    for line in match[1].decode("utf-8", "replace").split("\r\n"):
+        name, _, value = line.partition(":")
+        fields[name.strip().lower()] = value.strip()
+    length = fields.get("content-length", "")
+    if not length.isdecimal():
+        raise BadRecord(f"the Content-Length of its head is {length[:20]!r}")
+    return RecordHead(fields, match.end(), int(length))
+
+
 def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
     """Return the response in a WARC record, plain or compressed as one gzip member.
 
@@ -111,46 +141,49 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
       BadRecord: it is not a response record, is incomplete, or its body cannot be decoded.
       TooLarge: the body decodes to more than `max_body_bytes`.
     """
-    # The library's functions import this module, and are installed without FastWARC and ISA-L.
-    from fastwarc.warc import ArchiveIterator, WarcRecordType
-
+    _, record = single_member(data, MAX_BODY_BYTES)
+    head = parse_head(record)
+    block = record[head.num_bytes :][: head.content_length]
+    if head.fields.get("warc-type") != "response":
+        raise BadRecord("no WARC response record")
+    if len(block) < head.content_length:
+        raise BadRecord(f"the record is cut off: {len(block):,} of {head.content_length:,} bytes")
     try:
-        record = next(
-            iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None
-        )
-        if record is None or record.record_type != WarcRecordType.response:
-            raise BadRecord("no WARC response record")
-        status, headers, raw = split_response(read_block(record))
+        status, headers, raw = split_response(block)
         body = decode_body(headers, raw, max_body_bytes)
-    except OSError as error:
-        raise BadRecord(f"a damaged WARC record: {error}") from error
     except BadMessage as error:
         raise BadRecord(str(error)) from error
-    return Response(target_uri(record), capture_time(record), status, headers, body)
+    return Response(head.target_uri, head.date, status, headers, body)
 
 
-def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
-    """Yield the pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS`.
+def placed_pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
+    """Yield the pages of a shard, in order, as batches of schema `PLACED_PAGES`.
 
-    A batch has at most `rows` rows and 16 MiB. The column `record` holds compressed records for
-    `read_record`, so the worker that gets a batch decompresses them. Raises UserError if a WARC
-    file is missing or ends before a page's record.
+    A batch has at most `rows` rows, whose records have at most 16 MiB.
     """
-    places = reader.table(shard, kind="places")
-    read = partial(_read_place, reader.workdir)
+    places = reader.table(shard, kind="places", columns=list(_PLACE))
     first = 0
     for batch in reader.batches(shard, rows=rows):
-        batch_places = places.slice(first, batch.num_rows)
+        (batch_places,) = places.slice(first, batch.num_rows).combine_chunks().to_batches()
         first += batch.num_rows
+        columns = [*batch.columns, *batch_places.columns]
+        placed = pa.RecordBatch.from_arrays(columns, schema=PLACED_PAGES)
         piece_numbers = np.cumsum(batch_places["length"].to_numpy()) // _BATCH_BYTES
         for number in np.unique(piece_numbers):
             start = np.searchsorted(piece_numbers, number)
             end = np.searchsorted(piece_numbers, number, "right")
-            piece = batch_places.slice(start, end - start).to_pylist()
-            # A disk is read in order; requests to a bucket wait, so they are made at once.
-            is_local = reader.workdir.is_local
-            records = list(map(read, piece)) if is_local else at_once(read, piece)
-            yield _with_records(batch.slice(start, end - start), records)
+            yield placed.slice(start, end - start)
+
+
+def read_records(workdir: Storage, pages: pa.RecordBatch) -> list[bytes]:
+    """Read the compressed record of each page of a batch of `PLACED_PAGES`.
+
+    Raises UserError if a WARC file is missing or ends before a page's record.
+    """
+    places = pages.select(_PLACE).to_pylist()
+    read = partial(_read_place, workdir)
+    # A disk is read in order; requests to a bucket wait, so they are made at once.
+    return list(map(read, places)) if workdir.is_local else at_once(read, places)
 
 
 def _read_place(workdir: Storage, place: Mapping[str, Any]) -> bytes:
@@ -161,12 +194,6 @@ def _read_place(workdir: Storage, place: Mapping[str, Any]) -> bytes:
                 f"it ends before byte {place['offset'] + place['length']}, where there is a page"
             )
         return record
-
-
-def _with_records(batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [*batch.columns, pa.array(records, pa.large_binary())], schema=PAGES_WITH_RECORDS
-    )
 
 
 def response_record(url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
@@ -309,25 +336,18 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
         raise BadRecord(f"a damaged WARC record: {error}") from error
     if gzip.unconsumed_tail:
         raise TooLarge(f"a record of more than {max_bytes:,} bytes")
-    match = _RECORD_HEAD.match(content)
-    if not gzip.eof or match is None:
-        return None, content
+    head = parse_head(content)
     # Two empty lines end a record.
-    record_length = match.end() + int(match[1]) + 4
-    if len(content) != record_length:
+    record_length = head.num_bytes + head.content_length + 4
+    if not gzip.eof or len(content) != record_length:
         return None, content
     return data[: len(data) - len(gzip.unused_data)], content
 
 
-def rewritten(data: bytes) -> bytes:
-    """Return the record at the start of `data`, in any format of FastWARC, as a gzip member."""
-    from fastwarc.warc import ArchiveIterator
-
-    record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)))
-    buffer = io.BytesIO()
-    record.set_bytes_content(read_block(record))
-    record.write(buffer)
-    return gzip_member(buffer.getvalue())
+def rewritten(record: bytes) -> bytes:
+    """Return a plain record as a gzip member."""
+    head = parse_head(record)
+    return gzip_member(record[: head.num_bytes + head.content_length] + b"\r\n\r\n")
 
 
 def gzip_member(content: bytes) -> bytes:
@@ -342,24 +362,3 @@ def payload_digest(*pieces: bytes) -> str:
     for piece in pieces:
         sha1.update(piece)
     return base64.b32encode(sha1.digest()).decode()
-
-
-def read_block(record: WarcRecord) -> bytes:
-    """Return the content of a record; raise BadRecord if it is incomplete."""
-    length = record.content_length
-    block = bytes(record.reader.read())
-    if len(block) != length:
-        raise BadRecord(f"the record is cut off: {len(block):,} of {length:,} bytes")
-    return block
-
-
-def target_uri(record: WarcRecord) -> str:
-    """Return the record's target URI, without the angle brackets of wget 1.19 and earlier."""
-    return str(record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
-
-
-def capture_time(record: WarcRecord) -> int:
-    """Return the record's date, seconds since 1970 in UTC; 0 if it has none."""
-    if record.record_date is None:
-        return 0
-    return int(record.record_date.timestamp())

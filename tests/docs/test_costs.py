@@ -41,12 +41,17 @@ def prices() -> dict[str, float]:
     return {"vm": vm / 4, "dataflow": cpu + 4 * memory + 12.5 * disk, "storage": storage}
 
 
-def costs(num_urls: float) -> list[float]:
-    """Compute a row of the table of costs from the table of rates."""
-    rates = {
+def all_rates() -> dict[str, tuple[float, str, str]]:
+    """Return the rows of the table of rates: rate, share that leaves, bytes of a row."""
+    return {
         re.sub(r"`(\w+)`", r"\1", name): (number(rate), share, size)
         for name, rate, share, size in rows_of(section("Rates"))[1:]
     }
+
+
+def costs(num_urls: float) -> list[float]:
+    """Compute a row of the table of costs from the table of rates."""
+    rates = all_rates()
     del rates["fetch, from the web"]
     num_rows = num_urls / float(rates["collect"][1])
     cpu_seconds = 0.0
@@ -80,6 +85,24 @@ def test_the_table_of_costs_follows_from_the_rates(row: list[str]) -> None:
     printed = [number(cell) for cell in row[1:]]
     # A cent is the least that the table prints.
     assert printed == pytest.approx(costs(number(row[0])), rel=ROUNDING, abs=0.006)
+
+
+def test_what_binds_a_run_follows_from_the_rates() -> None:
+    rates = all_rates()
+    text = section("What a run costs")
+    hours = re.search(r"([\d.]+) million URLs take about (\d+) hours", text)
+    assert hours
+    seconds = 1e6 * float(hours[1]) / rates["fetch, from the web"][0]
+    assert float(hours[2]) == pytest.approx(seconds / 3600, rel=0.01)
+    num_pages = 1e6 * float(rates["fetch, from WARC files"][1])
+    num_texts = num_pages * float(rates["extract"][1])
+    shares = re.search(r"`extract` takes (\d+)% of them, `clean` (\d+)%", text)
+    assert shares
+    for share, rows, stage in zip(
+        shares.groups(), (num_pages, num_texts), ("extract", "clean"), strict=True
+    ):
+        cpu_hours = rows / rates[stage][0] / 3600
+        assert float(share) == pytest.approx(100 * cpu_hours / costs(1e6)[2], abs=0.6)
 
 
 def test_the_first_page_has_the_same_costs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
@@ -97,7 +98,12 @@ NEVER_DATA = {
     ".gitattributes": b"*.parquet filter=lfs\n",
     ".cache/huggingface/rows.jsonl": ROW,
 }
-OTHERS = {"picture.png": b"\x89PNG\r\n\x1a\n", "old.zip": zipped("rows.jsonl", ROW)}
+OTHERS = {
+    "picture.png": b"\x89PNG\r\n\x1a\n",
+    "old.zip": zipped("rows.jsonl", ROW),
+    "CC-MAIN-0.warc.gz.md5": b"d41d8cd98f00b204e9800998ecf8427e  CC-MAIN-0.warc.gz\n",
+    "CC-MAIN-0.warc.os.cdx.gz": gzip.compress(b" CDX N b a m s k r M S V g\n"),
+}
 FOLDER = {
     **DUMPS, **JSON, **PARQUET, **LISTS, **TABLES, **WARCS, **TEXTS, **NEVER_DATA, **OTHERS
 }  # fmt: skip
@@ -161,12 +167,21 @@ def test_a_folder_without_its_files_is_an_error(option: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("option", TAKEN)
 @pytest.mark.parametrize("name", ["x.jsonl", "x.parquet", "x.csv", "RS_x.zst", "x.warc.gz"])
-def test_a_failed_download_in_a_folder_is_an_error(name: str, option: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (PAGE, "a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+    ],
+)
+def test_a_failed_download_in_a_folder_is_an_error(
+    name: str, option: str, content: bytes, kind: str, tmp_path: Path
+) -> None:
     """A file whose name promises what the option takes must not be left out."""
     accepted, taken = TAKEN[option]
-    folder = write(tmp_path / "in", {**taken, name: PAGE})
+    folder = write(tmp_path / "in", {**taken, name: content})
     if accepted.is_promised(name):
-        with pytest.raises(UserError, match="this is a web page"):
+        with pytest.raises(UserError, match=f"this is {kind}"):
             find_files([str(folder)], accepted)
         assert str(folder / name) in find_files([str(folder)], accepted, checks_kinds=False)
     else:
@@ -193,6 +208,8 @@ ADVISED: dict[str, bytes] = {
     "links.zip": zipped("inner.jsonl", ROW),
     "links.tgz": gzip.compress(in_tar("inner.jsonl", ROW)),
     "links.jsonl.lz4": pa.compress(ROW, codec="lz4", asbytes=True),
+    "links.parquet.gz": gzip.compress(parquet(TABLE)),
+    "links.parquet.bz2": bz2.compress(parquet(TABLE)),
 }
 
 

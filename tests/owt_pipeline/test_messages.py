@@ -340,8 +340,8 @@ def test_a_module_in_the_current_folder_is_found(own_code: Path, workers: int) -
     code, output = owt_in(own_code, "run", "run", "--signals", "of_myne:length")
     assert code == 1
     assert output.splitlines()[-1] == (
-        "owt: error: signals: of_myne:length cannot be imported (No module named 'of_myne'); run "
-        "the command in the folder that has of_myne.py, or set PYTHONPATH"
+        "owt: error: signals: of_myne:length cannot be imported (ModuleNotFoundError: No module "
+        "named 'of_myne'); run the command in the folder that has of_myne.py, or set PYTHONPATH"
     )
 
 

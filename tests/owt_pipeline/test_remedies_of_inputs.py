@@ -59,7 +59,7 @@ UTF_16 = {
 
 
 @pytest.mark.skipif(shutil.which("iconv") is None, reason="needs iconv")
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 @pytest.mark.parametrize("name", UTF_16)
 def test_utf_16_is_converted(name: str, encoding: str, tmp_path: Path) -> None:
     flag, content = UTF_16[name]

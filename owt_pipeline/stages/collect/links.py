@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timezone
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import OR_DAMAGED
-from owt_pipeline.formats.dates import MISSING, UnreadDates, moment_of
+from owt_pipeline.formats.dates import MISSING, UnreadDates, seconds_of
 from owt_pipeline.formats.file_kinds import kind_of, read_start
 from owt_pipeline.formats.files import AcceptedFiles, known_format
 from owt_pipeline.formats.records import (
@@ -160,26 +159,22 @@ def _bad_line(line: int, note: str | None) -> _Row:
 def _rows_of_list(records: Iterable[Record]) -> Iterator[_Row]:
     """Yield the rows of a list with one URL on each line.
 
-    Blank lines and lines that begin with `#` are skipped. A line with a tab is a `bad_url`: it has
-    columns, which would become one URL.
+    Blank lines and lines that begin with `#` are skipped. A line with a tab or a CR within it is a
+    `bad_url`: its columns or lines would become one URL.
     """
-    number = 0
-    for record in records:
+    for number, record in enumerate(records, start=1):
         if record.fields is None:
-            number += 1
             yield _bad_line(number, record.problem)
             continue
-        # A line may also end in a CR without LF.
-        for line in record.fields["text"].split("\r"):
-            number += 1
-            url = line.strip()
-            if not url or url.startswith("#"):
-                continue
-            if "\t" in url:
-                note = f"a tab in {url[:_MAX_CHARS_SHOWN]!r}"
-                yield {"line": number, "reason": str(Reason.BAD_URL), "note": note}
-            else:
-                yield {"line": number, "url": url}
+        url = record.fields["text"].strip()
+        has_lines = "\r" in url
+        if not url or (url.startswith("#") and not has_lines):
+            continue
+        if has_lines or "\t" in url:
+            note = f"a tab or a CR in {url[:_MAX_CHARS_SHOWN]!r}"
+            yield {"line": number, "reason": str(Reason.BAD_URL), "note": note}
+        else:
+            yield {"line": number, "url": url}
 
 
 def _row_of_fields(line: int, fields: Mapping[str, Any], times: UnreadDates) -> _Row:
@@ -196,7 +191,7 @@ def _row_of_fields(line: int, fields: Mapping[str, Any], times: UnreadDates) -> 
     if not isinstance(url, str):
         return {"line": line, "reason": str(Reason.NO_URL), "note": _note_without_url(fields)}
     time = first(_TIME)
-    seconds = _seconds(time)
+    seconds = seconds_of(time)
     times.add(time, seconds is not None, f"line {line}")
     row = {
         "line": line,
@@ -245,14 +240,3 @@ def _is_missing_number(value: Any) -> bool:
     if isinstance(value, str):
         return value.lower() in MISSING
     return isinstance(value, float) and math.isnan(value)
-
-
-def _seconds(value: Any) -> int | None:
-    """Return seconds since 1970 of a number or a date; None for anything else.
-
-    A date without a time zone is in UTC.
-    """
-    moment = moment_of(value)
-    if moment is None:
-        return None
-    return int(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp())

@@ -29,7 +29,7 @@ from owt_pipeline.stages.collect.kind import Source, Tally, problem_row
 from owt_pipeline.stages.collect.merge import KNOWN, known_of, merge_submissions
 from owt_pipeline.stages.collect.reddit import subreddit_name
 from owt_pipeline.stages.collect.rules import Rules, blocklists
-from owt_pipeline.stages.collect.sources import kind_named, read_source, rows_of_batch
+from owt_pipeline.stages.collect.sources import kind_named, rows_of_batch
 from owt_pipeline.stages.collect.submissions import ROWS
 from owt_pipeline.storage.folder import describe_source
 from schemas import Reason
@@ -89,7 +89,7 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
     tally = Tally(kind)
     uri = run.workdir.path(source.uri) if kind.is_stored else source.uri
     rules = rules_of(run.options)
-    batches = read_source(source, uri, tally, run.options.allow_damaged)
+    batches = kind.read(source, uri, tally, run.options.allow_damaged)
     to_rows = partial(rows_of_batch, source=source, rules=rules)
     num_reported = 0
     for _, rows in map_batches(to_rows, batches, run.runtime.workers):

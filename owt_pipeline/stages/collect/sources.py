@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.files import find_files, start_of
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.stages.collect.dumps import BLOCKS, Dump
-from owt_pipeline.stages.collect.kind import Source, SourceKind, Tally
+from owt_pipeline.stages.collect.kind import Source, SourceKind
 from owt_pipeline.stages.collect.links import LinkTable
 from owt_pipeline.stages.collect.reddit import Subreddit
 from owt_pipeline.stages.collect.rules import Rules
@@ -143,16 +143,6 @@ def store_source(
     content = workdir.read(path)
     digest = hashlib.sha256(content).hexdigest()
     return {**source, "bytes": len(content), "sha256": digest, "stored": path}
-
-
-def read_source(
-    source: Source, uri: str, tally: Tally, allow_damaged: bool
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches of schema SUBMISSIONS or BLOCKS, and tally how the file ends.
-
-    Raises UserError for a dump in UTF-16, or for a damaged table unless `allow_damaged`.
-    """
-    return kind_named(source.kind).read(source, uri, tally, allow_damaged)
 
 
 def rows_of_batch(batch: pa.RecordBatch, source: Source, rules: Rules) -> pa.RecordBatch:

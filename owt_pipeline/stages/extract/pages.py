@@ -21,13 +21,14 @@ import pyarrow as pa
 
 from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.formats.messages import Headers
-from owt_pipeline.formats.warc import read_record
+from owt_pipeline.formats.warc import read_record, read_records
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch, replace_columns
 from owt_pipeline.stages.extract.charset import decode
 from owt_pipeline.stages.extract.extractor import Extracted, Page, load
 from owt_pipeline.stages.extract.not_pages import reason_for_no_page
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.reserved import reserved
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 
 T = TypeVar("T")
@@ -36,6 +37,10 @@ T = TypeVar("T")
 # CPU time. A busy page reaches them only if fifteen other processes share its core throughout.
 _MIN_SECONDS = 30.0
 _SECONDS_PER_CPU_SECOND = 15
+
+# A worker that dies of anything but a timeout may have been killed from outside (by the kernel,
+# because other processes used up the memory), so its page is tried a second time.
+_TRIES = 2
 
 # Controls and undecodable bytes.
 _NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
@@ -75,21 +80,51 @@ class Found:
 Result = Found | Rejected
 
 
+def extract_batches(
+    batches: Iterable[pa.RecordBatch], options: Options, workdir: Storage, workers: int
+) -> Iterator[tuple[pa.RecordBatch, Outcome]]:
+    """Yield batches of pages with their outcomes, in order.
+
+    If the worker of a batch dies, each of its pages is a batch of its own. The limit of a page on
+    the wall clock also holds for a batch, since it costs only the time of a second try.
+    """
+    fn = partial(extract_batch, options=options, workdir=workdir)
+    pool = shared_pool(workers)
+    seconds = _max_seconds(options)
+    for pages, outcome in pool.map(fn, batches, seconds=seconds):
+        if not isinstance(outcome, WorkerDied):
+            yield pages, outcome
+            continue
+        single_pages = [pages.slice(row, 1) for row in range(pages.num_rows)]
+        for page, result in pool.map(fn, single_pages, seconds=seconds, tries=_TRIES):
+            if isinstance(result, WorkerDied):
+                result = documents(page, [_rejected(result, options)])
+            yield page, result
+
+
+def extract_batch(pages: pa.RecordBatch, options: Options, workdir: Storage) -> Outcome:
+    """Return the outcome of a batch of `placed_pages`, in a worker."""
+    columns = [pages["final_url"].to_pylist(), pages["fetched_at"].to_pylist()]
+    records = zip(*columns, read_records(workdir, pages), strict=True)
+    return documents(pages, [extract_one(record, options, extract_record) for record in records])
+
+
 def extract_all(
     pages: Iterable[T], options: Options, workers: int, work: Callable[[Options, T], Result]
 ) -> Iterator[tuple[T, Result]]:
     """Yield each page with its result, in order.
 
-    `work(options, page)` must be a module-level function.
-
-    Even a single worker is a separate process. A worker that dies of anything but a timeout may
-    have been killed from outside (by the kernel, because other processes used up the memory), so
-    its page is tried a second time.
+    `work(options, page)` must be a module-level function. Even a single worker is a separate
+    process.
     """
     fn = partial(extract_one, options=options, work=work)
-    seconds = max(_MIN_SECONDS, _SECONDS_PER_CPU_SECOND * options.page_cpu_seconds)
-    for page, result in shared_pool(workers).map(fn, pages, seconds=seconds, tries=2):
+    seconds = _max_seconds(options)
+    for page, result in shared_pool(workers).map(fn, pages, seconds=seconds, tries=_TRIES):
         yield page, _rejected(result, options) if isinstance(result, WorkerDied) else result
+
+
+def _max_seconds(options: Options) -> float:
+    return max(_MIN_SECONDS, _SECONDS_PER_CPU_SECOND * options.page_cpu_seconds)
 
 
 def extract_record(options: Options, page: tuple[str, int, bytes]) -> Result:

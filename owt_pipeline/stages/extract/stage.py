@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
@@ -12,44 +11,30 @@ from owt_pipeline.stages.extract.extractor import sources, try_extractor
 from owt_pipeline.stages.extract.options import Options
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from owt_pipeline.ledger.commit import ShardWriter
-    from owt_pipeline.ledger.dataset import DatasetReader
     from owt_pipeline.ledger.exchange import Slice
 
 
-# Pages that are read together. Workers receive pages one by one, which balances their load.
-_ROWS = 64
+# Pages of a task. A worker that dies of one of them costs the time of the others.
+_MAX_ROWS = 128
+
+# While the last pages of a shard are at work, the other workers have pages of the next one.
+_MAX_CONCURRENT = 2
 
 
 def extract_shard(run: StageRun, shard: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write the documents of a shard."""
-    from owt_pipeline.stages.extract.pages import Result, documents, extract_all, extract_record
+    """Write the documents of a shard. The workers read the pages, and this process only writes."""
+    from owt_pipeline.formats.warc import placed_pages
+    from owt_pipeline.stages.extract.pages import extract_batches
 
-    batches: deque[pa.RecordBatch] = deque()
-    pages = _pages(run.inputs["pages"], shard, batches)
-    results: list[Result] = []
-    for _, result in extract_all(pages, run.options, run.runtime.workers, extract_record):
-        results.append(result)
-        if len(results) == batches[0].num_rows:
-            writer.add(len(results), documents(batches.popleft(), results))
-            results = []
-
-
-def _pages(
-    reader: DatasetReader, shard: int, batches: deque[pa.RecordBatch]
-) -> Iterator[tuple[str, int, bytes]]:
-    """Yield what a worker needs of each page, and append the rows of `pages/` to `batches`.
-
-    A row of Arrow would take 16 times as long to send.
-    """
-    from owt_pipeline.formats.warc import pages
-
-    for batch in pages(reader, shard, rows=_ROWS):
-        batches.append(batch.drop_columns(["record"]))
-        columns = [batch[name].to_pylist() for name in ("final_url", "fetched_at", "record")]
-        yield from zip(*columns, strict=True)
+    reader = run.inputs["pages"]
+    workers = run.runtime.workers
+    num_pages = sum(file.rows for file in reader.files("data", shard))
+    # Each worker gets several tasks of a small shard, too.
+    rows = max(1, min(_MAX_ROWS, num_pages // (2 * workers)))
+    batches = placed_pages(reader, shard, rows=rows)
+    for pages, outcome in extract_batches(batches, run.options, run.workdir, workers):
+        writer.add(pages.num_rows, outcome)
 
 
 class Extract(Stage):
@@ -61,7 +46,7 @@ class Extract(Stage):
     options = Options
     version = 34
     libraries = ("lxml", "chardet", "webencodings", *LIBRARIES)
-    steps = (Step(extract_shard, rows=rows_of_input, max_concurrent=1),)
+    steps = (Step(extract_shard, rows=rows_of_input, max_concurrent=_MAX_CONCURRENT),)
     example = "owt run run --until extract --favor precision"
 
     def external_inputs(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:

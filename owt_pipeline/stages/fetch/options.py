@@ -18,7 +18,12 @@ from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.archives import archives_of_option, package_of_archive
 from owt_pipeline.formats.files import find_files
-from owt_pipeline.stages.fetch.page_sources import GATHERED, PAGE_SOURCES, words_of_sources
+from owt_pipeline.stages.fetch.page_sources import (
+    GATHERED,
+    PAGE_SOURCES,
+    page_source,
+    words_of_sources,
+)
 from owt_pipeline.storage.folder import describe_source, find_recorded, is_gone
 from schemas import option
 from schemas.manifest import PAGES
@@ -177,6 +182,11 @@ class Options:
         return ("archive",) if self.pages_from else ("live",)
 
     @property
+    def is_online(self) -> bool:
+        """Whether one of the sources is on the network."""
+        return any(page_source(name).is_online for name in self.order)
+
+    @property
     def index_root(self) -> str:
         """The root that Common Crawl's index and its WARC files share.
 
@@ -213,11 +223,11 @@ def shaping_of(options: Options, sources: Iterable[str]) -> dict[str, Any]:
 def digest_of_source(options: Options, source: str, pages: Iterable[Mapping[str, Any]]) -> str:
     """Return hex digits that change whenever the source may respond otherwise.
 
-    They depend on the options, and on a generation's archive files, `pages`.
+    They depend on the options, and on the source's archive files, `pages`.
     """
     shaping = shaping_of(options, [source])
     del shaping["sources"]
-    files = key_sources(pages) if source == "archive" else []
+    files = key_sources(pages)
     for file in files:
         del file["kind"]
     content = json.dumps([FORMAT, shaping, files], sort_keys=True).encode()

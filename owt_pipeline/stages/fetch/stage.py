@@ -39,7 +39,7 @@ from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.fetch.options import SHARDS_TOGETHER, Options, archives_of, shaping_of
-from owt_pipeline.stages.fetch.page_sources import GATHERED
+from owt_pipeline.stages.fetch.page_sources import GATHERED, LATER, PAGE_SOURCES
 from schemas.manifest import PAGES, Root, ShardRecord
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
@@ -110,7 +110,7 @@ def _num_together(run: StageRun) -> int:
     numbers = {run.root.generation_number_of(shard) for shard in run.plan.pending}
     for number in numbers:
         options = run.stage.options_of_generation(run.options, run.root, number)
-        if options.order != ("archive",):
+        if options.is_online:
             return SHARDS_TOGETHER
     return 0
 
@@ -175,7 +175,7 @@ def _check_user_agent(options: Options) -> None:
     """Raise UsageError for a User-Agent without an address to write to, or that cannot be sent."""
     agent = options.user_agent
     has_contact = "@" in agent or "://" in agent
-    if options.order != ("archive",) and not has_contact:
+    if options.is_online and not has_contact:
         problem = f"{agent!r} has no contact address" if agent else "missing"
         raise UsageError(
             f"--user_agent: {problem}; give a name and a contact address, as in "
@@ -197,8 +197,8 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 12
-    libraries = ("fastwarc", "isal")
+    version = 13
+    libraries = ("isal",)
     steps = (
         Step(_index_archives, "index", keys=_index_parts),
         Step(_write_captures, "captures", keys=_ranges_of_shards),
@@ -213,14 +213,17 @@ class Fetch(Stage):
 
         Options of other sources are left out, so that a change of them does not rebuild anything.
         """
-        return {**shaping_of(options, options.order), "sources": list(options.order)}
+        # The key has the digests of later sets.
+        named = [name for name in options.order if name in PAGE_SOURCES]
+        return {**shaping_of(options, options.order), "sources": named}
 
     def options_of_generation(self, options: Options, root: Root, number: int) -> Options:
         """Return the options with the archive files of the generation, and its sources of pages.
 
         By default, a generation with archive files takes its pages from them, and every other one
         from the web. If the files contain the run's links, the web also has the pages of the
-        generation's other links. Raises UsageError without the User-Agent that the sources need.
+        generation's other links. Later sets come last, so that they are searched for the URLs that
+        have no page. Raises UsageError without the User-Agent that the sources need.
         """
         generation = root.generations[number]
         uris = tuple(source["uri"] for source in generation.pages)
@@ -234,7 +237,15 @@ class Fetch(Stage):
             sources = ("archive",)
             if has_other_links and warcs.issuperset(uris):
                 sources = ("archive", "live")
+        if not uris and len(sources) > 1:
+            # A source without files has no page, so naming it does not rebuild earlier months.
+            sources = tuple(source for source in sources if source != "archive")
         of_generation = dataclasses.replace(options, pages_from=uris, sources=sources)
+        if not options.sources or "archive" in options.sources:
+            later = [f"{LATER}{number + 1}" for number in range(len(generation.later))]
+            of_generation = dataclasses.replace(
+                of_generation, sources=(*of_generation.order, *later)
+            )
         _check_user_agent(of_generation)
         return of_generation
 

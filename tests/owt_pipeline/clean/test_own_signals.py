@@ -173,7 +173,7 @@ def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
         (
             ["no_such_module:length"],
             1,
-            "signals: no_such_module:length cannot be imported (No module named",
+            "signals: no_such_module:length cannot be imported (ModuleNotFoundError: No module named",
         ),
         (["mine:width"], 1, "signals: the module mine has no function 'width'"),
         (["mine:numpy"], 1, "signals: mine:numpy is of type module, not a function"),

@@ -71,12 +71,12 @@ def test_any_number_of_workers_writes_the_same_bytes(workdir: Path) -> None:
     for workers in (1, 2):
         manifest, ran = run_stage(STAGE, Options(), Runtime(Storage(str(workdir)), workers))
         assert ran
+        assert str(manifest.counts) == "308 in = 304 out + 2 too_short + 2 wrong_language"
+        # The other texts have nothing to repair.
+        assert manifest.stats["changed_texts"] == 4
         written.append(snapshot(workdir))
         drop(workdir, "clean")
     assert written[0] == written[1]
-    assert str(manifest.counts) == "308 in = 304 out + 2 too_short + 2 wrong_language"
-    # The other texts have nothing to repair.
-    assert manifest.stats["changed_texts"] == 4
     row = DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()[1]
     assert row["url"] == "http://h/0/3"
     assert row["text"].endswith("é")
@@ -256,7 +256,6 @@ def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
     batch = batch_of(*({"text": text} for text in texts))
     measured = pa.table(clean_batch(batch, Options(languages=("all",))).kept)
     assert measured["n_chars"].to_pylist() == [len(text) for text in measured["text"].to_pylist()]
-    decisions = set()
     for name, thresholds in BUILT_IN.items():
         signals = f"signals.{thresholds.measured_by or name}"
         conditions = []
@@ -268,5 +267,4 @@ def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
         options = Options(languages=("all",), filters=(name,))
         table = pa.table(clean_batch(batch, options).kept)
         assert passing_ids == table["url_id"].to_pylist()
-        decisions |= {(name, len(passing_ids) < len(texts))}
-    assert (name, True) in decisions
+        assert len(passing_ids) < len(texts), name

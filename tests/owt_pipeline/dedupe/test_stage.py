@@ -77,13 +77,13 @@ def test_decisions_are_counted_and_equal_for_any_shards(tmp_path: Path) -> None:
             assert ids == sorted(ids)
             numbers = range(shard, len(texts), num_shards)
             assert set(ids) <= {url_id(number) for number in numbers}
+        assert (manifest.properties["bands"], manifest.properties["rows"]) == (21, 6)
+        curve = dict(map(tuple, manifest.properties["curve"]))
+        assert (curve[0.0], curve[1.0]) == (0.0, 1.0)
+        assert curve[0.8] > 0.99
     assert decisions_of_runs[0]
     assert all(decisions == decisions_of_runs[0] for decisions in decisions_of_runs)
     assert differing(tmp_path / "3-1", tmp_path / "3-2") == []
-    assert (manifest.properties["bands"], manifest.properties["rows"]) == (21, 6)
-    curve = dict(map(tuple, manifest.properties["curve"]))
-    assert (curve[0.0], curve[1.0]) == (0.0, 1.0)
-    assert curve[0.8] > 0.99
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,6 @@ PAGES: dict[str, Behaviour] = {
     "unknown-encoding": answer(Content_Encoding="x-klingon"),
     "no-encoding": answer(Content_Encoding="UTF-8, none"),
     "gzip-among-others": answer(GZIPPED, Content_Encoding=" GZIP , text/html"),
-    "gzip-twice": answer(GZIPPED, Content_Encoding="gzip\r\nContent-Encoding: gzip"),
     "chunked-twice": answer(CHUNK, Content_Length="", Transfer_Encoding="chunked, Chunked"),
     "length-in-a-folded-line": raw(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length:\r\n %d\r\n\r\n%s"
@@ -277,6 +276,7 @@ NO_PAGES: dict[str, dict[str, Behaviour]] = {
             b"5\r\nhello\r\n0\r\n", **CHUNKED, endless=b"X-Another: trailer\r\n" * 100
         ),
         "broken-gzip": answer(b"this is no gzip at all", Content_Encoding="gzip"),
+        "gzip-named-twice": answer(GZIPPED, Content_Encoding="gzip, gzip"),
         "damaged-gzip": answer(DAMAGED, Content_Encoding="gzip"),
         "redirect-to-broken-gzip": redirect(f"http://broken-gzip.{DOMAIN}/"),
         "a-thousand-encodings": answer(nested(1000), Content_Encoding=", ".join(["gzip"] * 1000)),

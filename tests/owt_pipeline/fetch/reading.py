@@ -6,7 +6,7 @@ from typing import Any
 
 from owt_pipeline.commands.why import asked_for, history, readers_of
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.formats.warc import Response, pages, read_record
+from owt_pipeline.formats.warc import Response, placed_pages, read_record, read_records
 from owt_pipeline.ledger.dataset import DatasetReader
 from schemas.manifest import Manifest
 
@@ -19,12 +19,13 @@ def reader(runtime: Runtime, manifest: Manifest) -> DatasetReader:
 def responses(runtime: Runtime, manifest: Manifest) -> dict[str, Response]:
     """Return the page of each canonical URL."""
     dataset = reader(runtime, manifest)
-    return {
-        row["url"]: read_record(row["record"])
-        for shard in range(dataset.num_shards)
-        for batch in pages(dataset, shard)
-        for row in batch.to_pylist()
-    }
+    page_by_url = {}
+    for shard in range(dataset.num_shards):
+        for batch in placed_pages(dataset, shard):
+            records = read_records(runtime.workdir, batch)
+            for url, record in zip(batch["url"].to_pylist(), records, strict=True):
+                page_by_url[url] = read_record(record)
+    return page_by_url
 
 
 def records(runtime: Runtime, manifest: Manifest) -> dict[int, bytes]:

@@ -117,14 +117,11 @@ def test_an_unknown_coding_does_not_change_the_body(field: str) -> None:
         [" gzip ,"],
         ["gzip, utf-8"],
         ["utf-8, gzip"],
-        ["gzip", "gzip"],
-        ["gzip,gzip"],
-        ["X-GZip, gzip"],
         ["none", "gzip", "8bit"],
         ['"gzip"'],
     ],
 )
-def test_known_codings_among_unknown_or_doubled_ones_are_decoded(fields: list[str]) -> None:
+def test_known_codings_among_unknown_ones_are_decoded(fields: list[str]) -> None:
     headers = [("content-encoding", field) for field in fields]
     assert decode_body(headers, ZIPPED, len(BODY), strictly=True) == BODY
 

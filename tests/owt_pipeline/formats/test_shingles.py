@@ -146,7 +146,7 @@ def test_texts_of_the_same_words_have_the_same_hash(is_same: bool, left: str, ri
         texts = [prefix + left, prefix + right, "\u0301", "end"]
         first, second, *_ = hashed(*texts)
         assert (first == second) == (is_same or (bool(prefix) and have_no_words))
-    assert words_in_column(pa.array(texts)) == [plain.words(text) for text in texts]
+        assert words_in_column(pa.array(texts)) == [plain.words(text) for text in texts]
 
 
 HASHES = st.lists(st.integers(0, 2**32 - 1), max_size=40)

@@ -23,10 +23,17 @@ from owt_pipeline import progress
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.archives import archive_kind_of
 from owt_pipeline.formats.captures import OR_DAMAGED, Broken
+from owt_pipeline.formats.messages import MAX_HEAD_BYTES
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_hash, host_of, id_of
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import SliceWriter, read_index, read_slices
-from owt_pipeline.stages.fetch.answers import EARLIEST, FetchResult, Origin, target_time
+from owt_pipeline.stages.fetch.answers import (
+    EARLIEST,
+    FetchFailure,
+    FetchResult,
+    Origin,
+    target_time,
+)
 from owt_pipeline.stages.fetch.archives.search import (
     ArchivedRedirect,
     ArchiveQuery,
@@ -35,6 +42,7 @@ from owt_pipeline.stages.fetch.archives.search import (
     read_capture,
 )
 from owt_pipeline.storage.folder import folder_of, open_source
+from schemas import Reason
 from schemas.manifest import ShardRecord
 
 if TYPE_CHECKING:
@@ -141,7 +149,7 @@ def write_captures(
 
 
 class Archives:
-    """The archive files of a shard's generation, an `Archive`.
+    """Archive files of a shard's generation, an `Archive`.
 
     Attributes:
       holdings, max_tries: as of `Archive`.
@@ -149,11 +157,14 @@ class Archives:
 
     max_tries = math.inf
 
-    def __init__(self, run: StageRun, shard: int, ids: Sequence[int]):
-        """Read the captures of the URLs with `ids`, which are of the shard."""
+    def __init__(
+        self, run: StageRun, shard: int, ids: Sequence[int], files: Sequence[Mapping[str, Any]]
+    ):
+        """Read the captures in `files` of the URLs with `ids`, which are of the shard."""
         self._run = run
         self._generation = run.generation_of(shard)
-        self.holdings = f"{len(self._generation.pages)} archive files"
+        self._uris = {file["uri"] for file in files}
+        self.holdings = f"{len(files)} archive files"
         self._slices_by_range: dict[int, list[tuple[int, Slice]]] = {}
         self._ids = set(ids)
         self._captures_by_id = self._captures(shard, ids)
@@ -179,11 +190,15 @@ class Archives:
         file, offset, length = capture.place
         path, _ = self._run.properties["archives"][file]
         folder, name = folder_of(path)
+        location = f"at byte {offset} of {name}"
+        max_bytes = self._run.options.max_page_bytes
+        # A record may be a video of gigabytes.
+        if length > max_bytes + MAX_HEAD_BYTES:
+            return FetchFailure(Reason.TOO_LARGE, f"{length:,} bytes {location}")
         content = folder.read_range(name, offset, length)
         record = archive_kind_of(path).read(content, url, capture.date)
         origin = Origin("archive", None, name, offset)
-        location = f"at byte {offset} of {name}"
-        return read_capture(record, origin, self._run.options.max_page_bytes, location)
+        return read_capture(record, origin, max_bytes, location)
 
     def _captures(self, shard: int, ids: Sequence[int]) -> Mapping[int, list[Capture]]:
         """Return the captures of the URLs with `ids` on hosts of a shard, by url_id."""
@@ -198,6 +213,9 @@ class Archives:
         captures_by_id: dict[int, list[Capture]] = {}
         for table in read_slices(work, slices):
             for row in table.filter(pc.is_in(table["url_id"], wanted_ids)).to_pylist():
+                uri, _ = self._run.properties["archives"][row["file"]]
+                if uri not in self._uris:
+                    continue
                 place = (row["file"], row["offset"], row["length"])
                 capture = Capture(row["date"], row["status"], place=place)
                 captures_by_id.setdefault(row["url_id"], []).append(capture)
