@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import resource
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -234,16 +234,6 @@ def digest_of_source(options: Options, source: str, pages: Iterable[Mapping[str,
     return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
 
 
-def archive_files(options: Options, known: Collection[str] = ()) -> list[str]:
-    """Return the files of `pages_from`, also those of `known` that are missing."""
-    return find_files(
-        options.pages_from,
-        archives_of_option("--pages_from"),
-        known=known,
-        checks_kinds=not options.allow_damaged,
-    )
-
-
 def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """Return what identifies each archive file, by name.
 
@@ -251,7 +241,13 @@ def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """
     recorded_by_uri = {source.get("uri", ""): dict(source) for source in recorded}
     files = []
-    for uri in archive_files(options, recorded_by_uri):
+    paths = find_files(
+        options.pages_from,
+        archives_of_option("--pages_from"),
+        known=recorded_by_uri,
+        checks_kinds=not options.allow_damaged,
+    )
+    for uri in paths:
         if uri in recorded_by_uri and is_gone(uri):
             files.append(recorded_by_uri[uri])
             continue

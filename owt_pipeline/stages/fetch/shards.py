@@ -72,6 +72,9 @@ MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 # Ranges of shards: each part that indexes archive files sends a handle to each of them.
 _MAX_RANGES = 128
 
+MAX_INDEX_PARTS = 4096
+"""Parts that index archive files. Each sends a handle to each of up to 128 ranges of shards."""
+
 # Rows of urls/ that are read at once.
 _BATCH_ROWS = 1 << 14
 
@@ -102,6 +105,7 @@ def set_up(run: StageRun) -> Summary:
                 file = (source["name"], digest_of(key_sources([source])), source["uri"])
                 archives.setdefault(file, []).append(number)
     properties["archives"] = [(uri, numbers) for (*_, uri), numbers in sorted(archives.items())]
+    properties["index_parts"] = min(len(archives), MAX_INDEX_PARTS)
     properties["shards_of_range"] = math.ceil(run.num_shards / _MAX_RANGES)
     properties["missing_archives"] = [uri for uri, _ in properties["archives"] if is_gone(uri)]
     if properties["missing_archives"]:

@@ -15,6 +15,7 @@ is read once for all of them, and the Wayback Machine limits the requests of a m
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -47,59 +48,26 @@ _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 _WARC = "warc"
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
-MAX_INDEX_PARTS = 4096
-"""Parts that index archive files. Each sends a handle to each of up to 128 ranges of shards."""
-
 READ_AT_ONCE = 4
 """Parts that read the index at once. Each holds columns of a row group, 100 MB of Common
 Crawl's."""
 
 
-# The modules of the work import an HTTP client, for 0.2 s. Each step has its own imports, so
-# that a run whose fetch is finished does not wait for them.
-
-
-def _index_archives(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.stages.fetch.archives.warc_files import index_archives
-
-    num_archives = len(run.properties["archives"])
-    index_archives(run, range(number, num_archives, MAX_INDEX_PARTS), writer)
-
-
-def _write_captures(
-    run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter
+def _work(
+    function: str,
+    run: StageRun,
+    key: int,
+    slices: Sequence[Slice],
+    writer: ShardWriter,
+    **arguments: int,
 ) -> None:
-    from owt_pipeline.stages.fetch.archives.warc_files import write_captures
+    """Do the work of a step by a function of this room, written as `module:name`.
 
-    write_captures(run, number, slices, writer)
-
-
-def _read_bounds(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.stages.fetch.archives.commoncrawl import read_bounds
-
-    read_bounds(run, number, slices, writer)
-
-
-def _send_missing(
-    run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
-) -> None:
-    from owt_pipeline.stages.fetch.shards import send_missing
-
-    send_missing(run, shard, slices, writer, number)
-
-
-def _query_gathered(
-    run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
-) -> None:
-    from owt_pipeline.stages.fetch.shards import query_gathered
-
-    query_gathered(run, key, slices, writer, number)
-
-
-def _fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.stages.fetch.shards import fetch_part
-
-    fetch_part(run, shard, slices, writer)
+    The modules import an HTTP client, for 0.2 s. So a run whose fetch is finished does not wait.
+    """
+    module, _, name = function.partition(":")
+    work = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+    work(run, key, slices, writer, **arguments)
 
 
 def _num_together(run: StageRun) -> int:
@@ -116,8 +84,8 @@ def _num_together(run: StageRun) -> int:
 
 
 def _index_parts(run: StageRun) -> range:
-    """Return the keys of the parts that index archive files, each one file or every 4,096th."""
-    return range(min(len(run.properties["archives"]), MAX_INDEX_PARTS))
+    """Return the keys of the parts that index archive files."""
+    return range(run.properties["index_parts"])
 
 
 def _ranges_of_shards(run: StageRun) -> range:
@@ -142,14 +110,14 @@ def _unfinished_shards(run: StageRun, *, number: int) -> list[int]:
 def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
     """Return the steps that query the gathered source of this number, if there is one."""
     query = Step(
-        partial(_send_missing, number=number),
+        partial(_work, "shards:send_missing", number=number),
         f"ask_{number + 1}",
         keys=partial(_unfinished_shards, number=number),
         rows=rows_of_input,
         max_concurrent=_num_together,
     )
     gather = Step(
-        partial(_query_gathered, number=number),
+        partial(_work, "shards:query_gathered", number=number),
         f"gather_{number + 1}",
         keys=sent_keys,
         max_concurrent=READ_AT_ONCE,
@@ -200,11 +168,18 @@ class Fetch(Stage):
     version = 13
     libraries = ("isal",)
     steps = (
-        Step(_index_archives, "index", keys=_index_parts),
-        Step(_write_captures, "captures", keys=_ranges_of_shards),
-        Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
+        Step(partial(_work, "archives.warc_files:index_archives"), "index", keys=_index_parts),
+        Step(
+            partial(_work, "archives.warc_files:write_captures"), "captures", keys=_ranges_of_shards
+        ),
+        Step(
+            partial(_work, "archives.commoncrawl:read_bounds"),
+            "bounds",
+            keys=_one_part_with_index,
+            max_concurrent=1,
+        ),
         *chain.from_iterable(map(_steps_of_gathered_source, range(len(GATHERED)))),
-        Step(_fetch_part, rows=rows_of_input, max_concurrent=_num_together),
+        Step(partial(_work, "shards:fetch_part"), rows=rows_of_input, max_concurrent=_num_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 

@@ -71,16 +71,17 @@ _CAPTURES = pa.schema(
 )
 
 
-def index_archives(run: StageRun, numbers: Iterable[int], writer: ShardWriter) -> None:
-    """Send the captures of the archive files with these numbers to the ranges of their shards.
+def index_archives(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Send the captures of a part's archive files to the ranges of their shards.
 
-    Also write the counts of each file, with its first damage. Raises UserError for a broken record,
-    unless `--allow_damaged`.
+    With many files, a part has more than one. Also write the counts of each file, with its first
+    damage. Raises UserError for a broken record, unless `--allow_damaged`.
     """
     missing = set(run.properties["missing_archives"])
     counts_by_uri: dict[str, dict[str, Any]] = {}
-    for number in numbers:
-        uri, generation_numbers = run.properties["archives"][number]
+    archives = run.properties["archives"]
+    for number in range(part, len(archives), run.properties["index_parts"]):
+        uri, generation_numbers = archives[number]
         if uri in missing:
             continue
         counts_by_uri[uri] = {"responses": 0, "broken": 0, "unusable": 0}
