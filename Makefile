@@ -15,13 +15,14 @@ ENVIRONMENT = $(PYTHON) -m venv $(@D)
 INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(@D)
 PINNED = $(INSTALL) --requirement $(word 1,$^) --constraint $(word 2,$^)
 # A file's tests run in one process, as they share what their fixtures make. Four processes keep two cores busy: tests
-# wait for timers and processes a third of the time. Those of test-all, of kills and servers, have three.
-PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
+# wait for timers and processes a third of the time. Those of test-all, of kills and servers, have three. -rs prints why
+# a test was skipped.
+PYTEST := $(BIN)/python -m pytest -rs --dist loadfile --no-loadscope-reorder --numprocesses
 # Each process imports all files that it gets. torch takes half a gigabyte, so few processes do.
 WITH_TORCH := tests/trainer tests/docs
 WITHOUT_TORCH := $(WITH_TORCH:%=--ignore %)
 
-.PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-pythons test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model extraction-gate clean
+.PHONY: demo environments test test-all test-long test-engines test-dags test-like-macos test-parts test-pythons test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model extraction-gate clean
 
 demo: $(VENV)/installed  ## every stage and the training, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -48,8 +49,14 @@ test-parts: $(VENV)/installed .venv-lm-eval/installed .venv-parts/installed  ## 
 test-pythons: $(VENV)/installed  ## the demo, a second generation, the library and the notebook on the oldest and the newest Python, with the newest dependencies
 	OWT_REQUIRE_PYTHONS=1 $(BIN)/python -m pytest -m pythons tests/test_pythons.py
 
+# A folder that hides from Python what macOS lacks.
+LIKE_MACOS ?= ../shared/tools/like_macos
+test-like-macos: $(VENV)/installed  ## the demo, and the quick tests of engine, storage and trainer, with the calls that macOS has
+	PYTHONPATH=$(LIKE_MACOS) $(BIN)/owt demo
+	PYTHONPATH=$(LIKE_MACOS) $(PYTEST) 2 -m "not slow and not long and not engines" tests/owt_pipeline/engine tests/owt_pipeline/storage tests/trainer
+
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
-	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py
+	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py $(XLA_FLAGS)
 
 lint: $(VENV)/installed  ## lint, formatting, floors of language, types, and blocks of more than 12 lines that are repeated
 	$(BIN)/ruff check .
@@ -58,7 +65,7 @@ lint: $(VENV)/installed  ## lint, formatting, floors of language, types, and blo
 	$(BIN)/mypy
 	$(BIN)/pylint owt_pipeline trainer schemas dags
 
-environments: .venv-dependencies/installed .venv-engines/installed .venv-airflow/installed .venv-docs/installed .venv-lm-eval/installed .venv-parts/installed  ## all that can be installed while tests run
+environments: .venv-dependencies/installed .venv-engines/installed .venv-airflow/installed .venv-docs/installed .venv-lm-eval/installed .venv-parts/installed .venv-xla/installed  ## all that can be installed while tests run
 
 docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages, in build/docs/
 	$(BIN)/python -m schemas.reference > docs/data.md

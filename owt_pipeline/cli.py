@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from owt_pipeline import progress
 from owt_pipeline.command_line import complain, interruptible
 from owt_pipeline.errors import command
 from owt_pipeline.foreign_words import command_answer
@@ -72,6 +73,9 @@ def _main(argv: Sequence[str] | None) -> int:
         return ExitCode.DONE
     name, *words = arguments
     if name in COMMANDS:
+        # A page can be shorter than this line, which would then show behind it.
+        if name != "page" and "--quiet" not in words:
+            progress.show_start()
         return int(command_of(name)(words))
     # Slow to import, and not needed for a command.
     from owt_pipeline.pipeline import STAGES

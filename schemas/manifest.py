@@ -147,13 +147,7 @@ class FileList(msgspec.Struct, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """The sums over the files of one kind.
-
-    Attributes:
-      files: number of files.
-      rows: number of rows.
-      bytes: number of bytes.
-    """
+    """The sums over the files of one kind: their number, rows and bytes."""
 
     files: int = 0
     rows: int = 0
@@ -212,13 +206,15 @@ class Generation(msgspec.Struct, frozen=True):
       shards: number of its shards.
       sources: the files that it reads: kind, name, length, digest; `uri`, their latest path or URI
         (that of a source that moved is updated); `stored`, the path of a copy in the run; `seen`,
-        their mtime, their inode, and their SHA-256, which was computed then.
+        their mtime and their inode when they were hashed.
+      later: further sets of sources of pages, each for the URLs that had no page before.
     """
 
     stage: str
     first: int
     shards: int
     sources: list[dict[str, Any]] = []
+    later: list[list[dict[str, Any]]] = []
 
     @property
     def shard_numbers(self) -> range:
@@ -234,6 +230,11 @@ class Generation(msgspec.Struct, frozen=True):
     def pages(self) -> list[dict[str, Any]]:
         """Return the sources in which `fetch` looks for pages of the generation's links."""
         return [source for source in self.sources if source["kind"] == PAGES]
+
+    @property
+    def page_sets(self) -> list[list[dict[str, Any]]]:
+        """Return `pages`, and the sets that were added later."""
+        return [self.pages, *self.later]
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):

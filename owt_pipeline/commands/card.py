@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from owt_pipeline.engine.generations import pages_of
 from owt_pipeline.stages.export.corpus import LANGUAGE
 from owt_pipeline.stages.report.provenance import Provenance
 from schemas import Reason
@@ -119,7 +120,7 @@ def _text_sources(generations: Iterable[Generation]) -> list[tuple[str, Mapping[
     sources: list[tuple[str, Mapping[str, Any]]] = []
     for generation in generations:
         read = [(generation.stage, source) for source in generation.links]
-        read += [("fetch", source) for source in generation.pages]
+        read += [("fetch", source) for source in pages_of([generation])]
         # A file can have pages of several generations.
         sources += [entry for entry in read if entry not in sources]
     return sources

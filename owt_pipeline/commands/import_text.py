@@ -19,7 +19,8 @@ from owt_pipeline.commands.run import (
     runtime_of,
 )
 from owt_pipeline.engine.runner import run_stages
-from owt_pipeline.errors import UsageError, command
+from owt_pipeline.errors import UsageError, UserError, command
+from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages.import_text.stage import STAGE
 from schemas.settings import ExitCode, add_flags, flags_given
 
@@ -74,6 +75,12 @@ def _import(argv: Sequence[str] | None) -> int:
         example = command("owt", "import", folder, "texts.jsonl")
         raise UsageError(f"import: the command has no files to import: name them, as in {example}")
     check_folder(runtime.workdir)
+    if arguments.add and path is None and read_root(runtime.workdir)[0].datasets:
+        raise UserError(
+            f"{runtime.workdir.path(config.SETTINGS)} is missing, and without its options the "
+            f"earlier files would be imported again in another way: restore it, or run "
+            f"{command('owt', 'init', folder)} and set your options in it"
+        )
     mention_num_shards(options.num_shards, runtime)
     flags_by_stage = {STAGE.name: flags}
     with keeping_first_flags(runtime.workdir, path, flags_by_stage) as keep_first_flags:

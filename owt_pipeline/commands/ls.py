@@ -1,27 +1,36 @@
-"""`owt ls`: the datasets of a run."""
+"""`owt ls`: the datasets of a run, and what the next run has to do. `owt run --dry_run` prints the
+same table for other settings."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import json
+import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from owt_pipeline import config
 from owt_pipeline.command_line import Command, CommandParser, aligned
-from owt_pipeline.engine.keys import Cause
+from owt_pipeline.engine.generations import record_generations
+from owt_pipeline.engine.plan import StagePlan, plan_stages
 from owt_pipeline.engine.publish import read_log
+from owt_pipeline.engine.runner import without_imported
+from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.ledger.root import require_run
+from owt_pipeline.ledger.root import read_root, require_run
 from owt_pipeline.pipeline import STAGES
-from owt_pipeline.stages.import_text.stage import STAGE as IMPORT
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas import DATASETS
-from schemas.manifest import FileTable, Manifest, Root, ledger_of
+from schemas.manifest import Manifest, Root, ledger_of
 from schemas.quantities import format_bytes, format_duration, pluralize
+
+logger = logging.getLogger("owt")
 
 # Sources of a generation that are named.
 _MAX_SOURCES = 4
@@ -38,12 +47,13 @@ class Row:
       rows: rows that left it; None before it is finished, and for report.
       rejected: rows that it rejected.
       bytes: bytes of the dataset's files.
-      shards: number of its shards; before the stage is finished, of its finished shards.
+      shards: number of its shards; without a plan, of its finished shards.
+      to_run: number of the shards that the next run makes; None if it has nothing to do, or without
+        a plan.
+      cause: why the next run makes them, as the plan describes it.
       gone: number of its missing files.
       finished: when it was finished, in ISO 8601; empty if unknown.
       seconds: seconds that it took.
-      outdated: why a later run will build shards of a finished dataset; "" for no known cause.
-        Changed settings are not among the causes, which `owt run --dry_run` has.
     """
 
     stage: str
@@ -53,60 +63,61 @@ class Row:
     rejected: int | None = None
     bytes: int = 0
     shards: int = 0
+    to_run: int | None = None
+    cause: str = ""
     gone: int = 0
     finished: str = ""
     seconds: float | None = None
-    outdated: str = ""
 
 
-def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
-    """Yield the stages of a run, in order."""
+def plan_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[StagePlan]:
+    """Return the plan of each stage, in order.
+
+    Raises UserError where `owt run` would, before it writes anything.
+    """
+    stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
+    root, _ = record_generations(stages, runtime, write=False)
+    return plan_stages(stages, runtime.workdir, root)
+
+
+def rows_of(workdir: Storage, plans: Sequence[StagePlan] = ()) -> Iterator[Row]:
+    """Yield the stages of a run, in order, with what their plans have to do."""
+    root, _ = read_root(workdir)
     is_running = running(workdir) is not None
     # A stage may have run several times. The digest finds the run that wrote the manifest.
     logged = {}
     for entry in read_log(workdir):
         if "stage" in entry:
             logged[entry["stage"], entry.get("digest")] = entry
-    tables: dict[str, FileTable] = {}
+    plan_by_dataset = {plan.stage.output: plan for plan in plans}
     for dataset, stage in _datasets_of(root):
         manifest = root.datasets.get(dataset)
         if manifest is None:
-            yield _unfinished(workdir, stage, dataset, is_running)
-            continue
-        tables[dataset] = DatasetReader(workdir, manifest).table_of_files
-        entry = logged.get((stage, manifest.digest), {})
-        yield Row(
-            stage=stage,
-            dataset=dataset,
-            state="finished",
-            rows=manifest.counts.left if dataset in DATASETS else None,
-            rejected=sum(manifest.counts.rejected.values()),
-            bytes=manifest.total_bytes,
-            shards=manifest.num_shards,
-            gone=len(lost_files(workdir, tables[dataset].files)),
-            finished=_as_iso(entry["started"] + entry["seconds"]) if entry else "",
-            seconds=entry.get("seconds"),
-            outdated=_why_outdated(root, manifest, tables),
-        )
+            row = _unfinished(workdir, stage, dataset, is_running)
+        else:
+            row = _finished(workdir, manifest, logged.get((stage, manifest.digest), {}))
+        plan = plan_by_dataset.get(dataset)
+        if plan is not None:
+            to_run = None if plan.finished else len(plan.pending)
+            row = replace(row, shards=len(plan.keys), to_run=to_run, cause=plan.why)
+        yield row
 
 
-def _why_outdated(root: Root, manifest: Manifest, tables: Mapping[str, FileTable]) -> str:
-    """Return why a dataset is older than its inputs or the run's generations and retries."""
-    stage = {**STAGES, IMPORT.name: IMPORT}[manifest.stage]
-    texts = []
-    num_shards = manifest.num_shards if stage.reads != "all" else None
-    for name, digest in manifest.inputs.items():
-        if name in tables and tables[name].digest_of(stage.kinds, num_shards) != digest:
-            texts.append(str(Cause(name, was=digest, now="another digest")))
-    if stage.name == "fetch":
-        num_requested = 0
-        for record in tables[manifest.dataset].records:
-            num_requested += record.stats.get("round", 0) != root.rounds.get(str(record.shard), 0)
-        if num_requested:
-            texts.append(f"pages of {pluralize(num_requested, 'shard')} are requested again")
-    if num_shards is not None and num_shards < root.num_shards:
-        texts.append(f"{pluralize(root.num_shards - num_shards, 'shard')} added")
-    return ", ".join(texts)
+def _finished(workdir: Storage, manifest: Manifest, entry: Mapping[str, Any]) -> Row:
+    """Return the row of a finished stage, whose line in the run's log is `entry`."""
+    files = DatasetReader(workdir, manifest).table_of_files.files
+    return Row(
+        stage=manifest.stage,
+        dataset=manifest.dataset,
+        state="finished",
+        rows=manifest.counts.left if manifest.dataset in DATASETS else None,
+        rejected=sum(manifest.counts.rejected.values()),
+        bytes=manifest.total_bytes,
+        shards=manifest.num_shards,
+        gone=len(lost_files(workdir, files)),
+        finished=_as_iso(entry["started"] + entry["seconds"]) if entry else "",
+        seconds=entry.get("seconds"),
+    )
 
 
 def _datasets_of(root: Root) -> list[tuple[str, str]]:
@@ -134,10 +145,11 @@ def _unfinished(workdir: Storage, stage: str, dataset: str, is_running: bool) ->
     return Row(stage, dataset, state, shards=num_shards)
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Iterable[Row]) -> str:
     """Return the rows as text."""
-    cells = [("stage", "writes", "state", "rows", "rejected", "bytes", "finished")]
+    cells = [("stage", "state", "to run", "writes", "rows", "rejected", "bytes", "")]
     for row in rows:
+        to_run = "" if row.to_run is None else f"{row.to_run} of {row.shards}"
         num_rows = ""
         num_rejected = ""
         if row.rows is not None:
@@ -145,26 +157,27 @@ def table(rows: Sequence[Row]) -> str:
             num_rejected = f"{row.rejected:,}"
         size = format_bytes(row.bytes) if row.bytes else ""
         dataset = f"{row.dataset}/"
-        cells.append((row.stage, dataset, row.state, num_rows, num_rejected, size, _note(row)))
-    return "\n".join(aligned(cells, left=(0, 1, 2, 6)))
+        note = _note(row)
+        cells.append((row.stage, row.state, to_run, dataset, num_rows, num_rejected, size, note))
+    return "\n".join(aligned(cells, left=(0, 1, 3, 7)))
 
 
 def _note(row: Row) -> str:
     """Return when a stage finished and how long it took, or how many shards it has finished.
 
-    What a later run has to do, and missing files, are added.
+    What the next run has to do, and missing files, are added.
     """
     notes = []
-    if row.state in ("running", "interrupted") and row.shards:
+    if row.state in ("running", "interrupted") and row.shards and row.to_run is None:
         notes.append(f"{pluralize(row.shards, 'shard')} so far")
     elif row.finished:
         notes.append(_local(row.finished))
         if row.seconds is not None:
             notes.append(format_duration(row.seconds))
-    if row.outdated:
-        notes.append(row.outdated)
     if row.gone:
         notes.append(f"{pluralize(row.gone, 'file')} missing")
+    if row.cause:
+        notes.append(row.cause)
     return ", ".join(notes)
 
 
@@ -202,13 +215,24 @@ def _list(arguments: argparse.Namespace) -> int:
     """Print the stages of a run, as a table or as JSON."""
     workdir = Storage(arguments.run)
     root = require_run(workdir)
-    rows = list(rows_of(workdir, root))
+    holder = running(workdir)
+    path = config.settings_of(workdir)
+    plans: list[StagePlan] = []
+    # Only these settings are known. A run that is at work has its own plan.
+    if path is not None and holder is None:
+        try:
+            stages = list(STAGES.values())
+            options = config.options_of(stages, path, config.read_config(path), {})
+            plans = plan_run(list(zip(stages, options, strict=True)), Runtime(workdir))
+        except UserError as error:
+            logger.warning("the next run stops: %s", error)
+    rows = list(rows_of(workdir, plans))
     if arguments.json:
         json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
         print()
         return 0
     print(table(rows) + generations(root))
-    if holder := running(workdir):
+    if holder is not None:
         print(f"\nin use by {holder}")
     return 0
 

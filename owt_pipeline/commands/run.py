@@ -15,8 +15,8 @@ from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, configure_output, reporting_errors
-from owt_pipeline.commands.dry_run import dry_run, dry_run_table
 from owt_pipeline.commands.ignored_settings import mention_num_shards
+from owt_pipeline.commands.ls import plan_run, rows_of, table
 from owt_pipeline.commands.results import (
     funnel_table,
     outputs_text,
@@ -96,7 +96,10 @@ def _run(argv: Sequence[str] | None) -> int:
     check_folder(runtime.workdir)
     mention_num_shards(options[0].num_shards, runtime)
     if arguments.dry_run:
-        print(dry_run_table(dry_run(planned, runtime)))
+        plans = plan_run(planned, runtime)
+        datasets = {plan.stage.output for plan in plans}
+        rows = rows_of(runtime.workdir, plans)
+        print(table(row for row in rows if row.dataset in datasets))
         return ExitCode.DONE
     keeping = keeping_first_flags(runtime.workdir, path, flags_by_stage, is_adding=arguments.add)
     with keeping as keep_first_flags:

@@ -17,13 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.config import read_config, settings_of
-from owt_pipeline.errors import NotFound, UserError, command
-from owt_pipeline.formats.files import find_files, format_of, texts_of_option
-from owt_pipeline.formats.records import read_records
+from owt_pipeline.errors import NotFound, command
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_hash, id_of, unescaped
 from owt_pipeline.ledger.commit import surviving_files
 from owt_pipeline.ledger.dataset import DatasetReader, LocatedRow
@@ -348,45 +344,17 @@ def _printable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict[str, Any]:
-    """Return a decision of dedupe, with the URL of the kept document, or where its text is."""
+    """Return a decision of dedupe, with the URL of the kept document, or the files of its text."""
     fields = {name: value for name, value in row.items() if name != "url_id"}
-    kept_rows: list[LocatedRow] = []
-    if "clean" in readers:
-        kept_rows = find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]])
-    if kept_rows:
-        fields["kept_url"] = kept_rows[0].row["url"]
-        return fields
-    # A text that is not in clean/ may be in one of the files of `--against`.
-    place = _place_among_known_texts(readers["duplicates"], row["kept_url_id"])
-    if place:
-        fields["kept_in"] = place
+    decisions = readers["duplicates"]
+    # Texts of --against have the shard after the last one of the run.
+    if row["kept_shard"] >= decisions.num_shards:
+        sources = decisions.manifest.sources
+        fields["kept_in"] = [source["name"] for source in sources if source["kind"] == "against"]
+    elif "clean" in readers:
+        for located in find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]]):
+            fields["kept_url"] = located.row["url"]
     return fields
-
-
-def _place_among_known_texts(decisions: DatasetReader, text_id: int) -> str | None:
-    """Return the file of `--against`, and the line or row, that has the text with this id.
-
-    Returns the names of the files if no file has the text any more. Returns None if the run was
-    not compared with other files.
-    """
-    names = [source["name"] for source in decisions.manifest.sources if source["kind"] == "against"]
-    if not names:
-        return None
-    settings = read_config(settings_of(decisions.workdir)).get("dedupe", {})
-    # The files are the user's, and may have been changed or deleted since. Then the names that the
-    # manifest records have to do.
-    with contextlib.suppress(UserError, OSError):
-        for path in find_files(settings.get("against", ()), texts_of_option("--against")):
-            for record in read_records(path, path, format_of(path), columns=["text"]):
-                text = (record.fields or {}).get("text")
-                if isinstance(text, str) and text_id == _id_of_known_text(text):
-                    return record.where
-    return f"a file of --against that has been changed or deleted: one of {', '.join(names)}"
-
-
-def _id_of_known_text(text: str) -> int:
-    """Return the id by which dedupe knows a text that has no URL."""
-    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "replace"))
 
 
 def cut(text: str, length: int = 160) -> str:

@@ -3,15 +3,15 @@
 The settings name the sources that the user wants. The root records which sources were added
 together, and how many shards they fill. A new source becomes a generation of its own if that is
 requested (`owt run RUN --add`). A recorded source need not be named again. Settings that name none
-of them are an error, because they have lost the other options, too. Only a last generation from
-which nothing is published may be left out: its sources were wrong, or the command that added it was
-interrupted.
+of them are an error, also if they name new sources, because they have lost the other options, too.
+Only a last generation from which nothing is published may be left out: its sources were wrong, or
+the command that added it was interrupted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -109,13 +109,14 @@ def _check_wished(
             f"{stage.name}: {names}{more} {verb} new in {runtime.workdir}: repeat the command with "
             f"--add to add {pronoun} as a generation"
         )
-    is_named = any(_name(source) in wished_by_name for source in recorded)
-    if new or is_named or not recorded:
+    if not recorded or any(_name(source) in wished_by_name for source in recorded):
         return
-    words = ["owt", "run", runtime.workdir, *_flags_of(stage, recorded)]
+    # Other options that are lost would get their defaults, and rebuild the corpus with them.
+    words = ["owt", "run", runtime.workdir, *(["--add"] if new else [])]
+    words += _flags_of(stage, [*recorded, *new])
     raise UserError(
-        f"the settings name no source of {runtime.workdir}: run {command(*words)}, with your other "
-        "flags, to restore the settings"
+        f"the settings name no earlier source of {runtime.workdir}: run {command(*words)}, with "
+        "your other flags, to restore the settings"
     )
 
 
@@ -245,61 +246,100 @@ def with_pages(root: Root, stage: Stage, options: Any, runtime: Runtime) -> Root
 
     A generation has the files that were given with it, else all that exist. Once its pages are
     published, it keeps them: a file that was moved or deleted, or that the settings do not name any
-    more, changes nothing. Raises UserError for new files without new links, unless `--add` requests
-    them, and for an unfetched generation whose files are all missing.
+    more, changes nothing. Files that `--add` adds without new links become a later set of each
+    published generation. Raises UserError for such files without `--add`, and for an unfetched
+    generation whose files are all missing.
     """
-    recorded = [source for generation in root.generations for source in generation.pages]
-    earlier = list({identity_of(source): source for source in recorded}.values())
+    recorded = pages_of(root.generations)
     wished = list(stage.sources(options, recorded))
     published = root.datasets.get(stage.output)
     num_published = 0 if published is None else published.num_shards
-    settled: list[Generation] = []
-    growing: list[Generation] = []
-    for generation in root.generations:
-        is_settled = generation.shard_numbers.stop <= num_published
-        (settled if is_settled else growing).append(generation)
-    settled_pages = [_with_places(generation.pages, wished) for generation in settled]
-    new = _new_pages(wished, chain.from_iterable(settled_pages))
+    ends = [generation.shard_numbers.stop for generation in root.generations]
+    num_settled = sum(end <= num_published for end in ends)
+    settled = root.generations[:num_settled]
+    growing = root.generations[num_settled:]
+    new = _new_pages(wished, pages_of(settled))
+    # A new file at the path of a missing one is an edit, unless it comes with new links.
+    edited = [] if growing else new
+    contents = {content_of(source) for source in published.sources} if published else set()
+    generations = [
+        _with_present_pages(generation, wished, edited, contents) for generation in settled
+    ]
+    taken = identities_of(pages_of(generations))
+    new = [source for source in new if identity_of(source) not in taken]
     if new and not growing:
-        settled_pages = _with_new_pages(settled_pages, new, wished, runtime)
-    pages_by_generation = list(settled_pages)
+        generations = _with_later_pages(generations, new, runtime)
+    earlier = list({identity_of(source): source for source in recorded}.values())
     for generation in growing:
         pages = new
         if generation is not growing[-1]:
             recorded_identities = identities_of(generation.pages)
             pages = [source for source in new if identity_of(source) in recorded_identities]
-        # Options that name no files with pages, such as lost settings, leave the recorded ones.
-        pages_by_generation.append(pages or _existing_pages(wished or earlier))
         taken = identities_of(pages)
         new = [source for source in new if identity_of(source) not in taken]
-    generations = []
-    for generation, pages in zip(root.generations, pages_by_generation, strict=True):
-        # The order must not depend on folders, so that a file that moves keeps its place.
-        ordered = sorted(pages, key=lambda source: (*identity_of(source), source["uri"]))
-        sources = [*generation.links, *ordered]
-        generations.append(msgspec.structs.replace(generation, sources=sources))
+        # Options that name no files with pages, such as lost settings, leave the recorded ones.
+        pages = pages or _existing_pages(wished or earlier)
+        generations.append(_with_page_sets(generation, [pages]))
     return msgspec.structs.replace(root, generations=generations)
 
 
-def _with_places(
-    pages: Sequence[dict[str, Any]], wished: Iterable[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the recorded sources of pages, with the present URIs of files that were moved."""
-    wished_by_identity = {identity_of(source): source for source in wished}
-    return [wished_by_identity.get(identity_of(source), source) for source in pages]
+def pages_of(generations: Iterable[Generation]) -> list[dict[str, Any]]:
+    """Return the sources of pages of all sets of some generations."""
+    sources: list[dict[str, Any]] = []
+    for generation in generations:
+        sources += chain.from_iterable(generation.page_sets)
+    return sources
+
+
+def _with_page_sets(
+    generation: Generation, page_sets: Iterable[Iterable[dict[str, Any]]]
+) -> Generation:
+    """Return a generation with other sources of pages, each set in its order."""
+    # The order must not depend on folders, so that a file that moves keeps its place.
+    pages, *later = [
+        sorted(pages, key=lambda source: (*identity_of(source), source["uri"]))
+        for pages in page_sets
+    ]
+    return msgspec.structs.replace(generation, sources=[*generation.links, *pages], later=later)
+
+
+def _with_present_pages(
+    generation: Generation,
+    wished: Iterable[dict[str, Any]],
+    edited: Iterable[dict[str, Any]],
+    published_contents: Collection[str],
+) -> Generation:
+    """Return a published generation with the files of pages that were moved or edited.
+
+    A later set that is not published and that the options do not name any more is left out, because
+    it was added by mistake.
+    """
+    source_by_identity = {identity_of(source): source for source in wished}
+    source_by_uri = {source["uri"]: source for source in edited}
+    page_sets = []
+    for number, pages in enumerate(generation.page_sets):
+        contents = {content_of(source) for source in pages}
+        is_wished = not source_by_identity.keys().isdisjoint(identities_of(pages))
+        if number and not is_wished and contents.isdisjoint(published_contents):
+            continue
+        current = []
+        for source in pages:
+            at_path = source_by_uri.get(source["uri"], source)
+            current.append(source_by_identity.get(identity_of(source), at_path))
+        page_sets.append(current)
+    return _with_page_sets(generation, page_sets)
 
 
 def _new_pages(
-    wished: Iterable[dict[str, Any]], settled: Iterable[dict[str, Any]]
+    wished: Iterable[dict[str, Any]], settled: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the wished sources that published pages were not read from.
 
     A copy of a file under another name is not new, unless it replaces another file.
     """
-    recorded = list(settled)
-    identities = identities_of(recorded)
-    contents = {content_of(source) for source in recorded}
-    uris = {source["uri"] for source in recorded}
+    identities = identities_of(settled)
+    contents = {content_of(source) for source in settled}
+    uris = {source["uri"] for source in settled}
     new = []
     for source in wished:
         is_copy = content_of(source) in contents and source["uri"] not in uris
@@ -308,53 +348,16 @@ def _new_pages(
     return new
 
 
-def _with_new_pages(
-    pages_of_generations: Sequence[Sequence[dict[str, Any]]],
-    new: Sequence[dict[str, Any]],
-    wished: Iterable[dict[str, Any]],
-    runtime: Runtime,
-) -> list[list[dict[str, Any]]]:
-    """Return the sources of pages of published generations, with edited files and added ones.
-
-    A new file at the path of a missing one is an edit. Other new files are added to the generations
-    that take pages from files; to all of them if none does. Raises UserError as `_check_joining`.
-    """
-    present = identities_of(wished)
-    new_by_uri = {source["uri"]: source for source in new}
-    edited_uris: set[str] = set()
-    updated: list[list[dict[str, Any]]] = []
-    for pages in pages_of_generations:
-        current = []
-        for source in pages:
-            if identity_of(source) not in present and source["uri"] in new_by_uri:
-                edited_uris.add(source["uri"])
-                source = new_by_uri[source["uri"]]
-            current.append(source)
-        updated.append(current)
-    joining = [source for source in new if source["uri"] not in edited_uris]
-    if not joining:
-        return updated
-    if not any(updated):
-        return [list(joining) for _ in updated]
-    _check_joining(chain.from_iterable(updated), joining, runtime)
-    return [[*pages, *joining] if pages else [] for pages in updated]
-
-
-def _check_joining(
-    recorded: Iterable[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], runtime: Runtime
-) -> None:
-    """Raise UserError unless the pages of all generations may be read again, with new files."""
+def _with_later_pages(
+    generations: Iterable[Generation], new: Sequence[dict[str, Any]], runtime: Runtime
+) -> list[Generation]:
+    """Return published generations with another set of pages; raise UserError without `--add`."""
     if not runtime.add:
         raise UserError(
             f"fetch: {new[0]['name']} is new in {runtime.workdir}, whose links have their pages: "
-            "repeat the command with --add to read the pages of all generations again"
+            "repeat the command with --add to look there for URLs that have no page"
         )
-    for source in recorded:
-        if is_gone(source["uri"]):
-            raise UserError(
-                f"fetch: {new[0]['name']} cannot be added to the pages of all generations, since "
-                f"{source['uri']} is missing: restore it, or add the file together with new links"
-            )
+    return [_with_page_sets(generation, [*generation.page_sets, new]) for generation in generations]
 
 
 def _existing_pages(wished: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from owt_pipeline.engine.generations import key_sources
+from owt_pipeline.engine.generations import key_sources, pages_of
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.errors import command
 from owt_pipeline.storage.folder import Storage
@@ -122,7 +122,8 @@ class KeyParts:
             generations = self._root.generations[: number + 1]
             parts["sources"] = digest_of([key_sources(each.links) for each in generations])
         elif stage.flags:
-            parts["sources"] = digest_of(key_sources(self._root.generations[number].pages))
+            page_sets = self._root.generations[number].page_sets
+            parts["sources"] = digest_of([key_sources(pages) for pages in page_sets])
         return parts
 
     def _input_digests(self, shard: int) -> dict[str, str] | None:
@@ -171,7 +172,7 @@ def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
         return []
     sources: dict[str, dict[str, Any]] = {}
     for generation in root.generations:
-        read = generation.pages if stage.inputs else generation.links
+        read = pages_of([generation]) if stage.inputs else generation.links
         # Generations may share files with pages.
         for source in key_sources(read):
             sources.setdefault(digest_of(source), source)

@@ -180,9 +180,8 @@ def _check_dataflow(
                         )
     if not (_stages_package(given) or given["sdk_container_image"]):
         raise UsageError(
-            "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or "
-            "give the wheel with --extra_package (`pip wheel --no-deps --wheel-dir dist .` builds "
-            "the wheel)"
+            "Dataflow's workers need this package: give --sdk_container_image, an image that is "
+            "built from Dockerfile"
         )
     for place in (given["temp_location"], given["staging_location"]):
         if place and place.startswith("gs://"):

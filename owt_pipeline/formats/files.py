@@ -207,7 +207,7 @@ def start_of(path: str) -> bytes:
     try:
         with open_source(path) as file:
             return read_start(file)
-    except OSError:
+    except (OSError, UserError):
         return b""
 
 

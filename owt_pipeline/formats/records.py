@@ -213,7 +213,7 @@ def _json_records(file: BinaryIO, path: str, name: str) -> Iterator[Record]:
         where = f"{name}:{number}"
         if len(line) > MAX_RECORD_BYTES:
             yield Record(where, None, f"longer than {MAX_RECORD_BYTES} bytes")
-        elif line := json_text_of(line):
+        elif line := line.removeprefix(codecs.BOM_UTF8).strip():
             if is_first:
                 _check_is_json_lines(line, path)
                 is_first = False
@@ -272,11 +272,6 @@ def _require(path: str, names: Sequence[str], required: Iterable[str]) -> None:
 def _kind(value: Any) -> str:
     names = {list: "an array", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def json_text_of(line: bytes) -> bytes:
-    """Return a line without its end and a byte order mark; empty if it has no record."""
-    return line.removeprefix(codecs.BOM_UTF8).strip()
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:

@@ -62,7 +62,7 @@ def _read_stored_root(workdir: Storage) -> tuple[Root, str | None]:
             if _checked.get(workdir.uri) != version:
                 # Whoever may only read the folder cannot renew the copy.
                 with contextlib.suppress(OSError, UserError):
-                    _renew_copy(workdir, root, content)
+                    _renew_copy(workdir, content)
                 _checked[workdir.uri] = version
             return root, version
         if not workdir.exists(COPY):
@@ -85,34 +85,19 @@ def problem_of_copy(workdir: Storage) -> str:
 
     Returns "" if it has none, or if no root can be read.
     """
-    content, version = workdir.read_version(ROOT) or (b"", None)
-    if version is None:
-        return ""
-    try:
-        root = Root.from_json(content, workdir.path(ROOT))
-    except ManifestError:
-        return ""
-    copy, _ = workdir.read_version(COPY) or (None, None)
-    return _problem_of_copy(root, content, copy)
+    content, _ = workdir.read_version(ROOT) or (b"", None)
+    with contextlib.suppress(ManifestError):
+        Root.from_json(content, workdir.path(ROOT))
+        copy, _ = workdir.read_version(COPY) or (None, None)
+        if copy != content:
+            return "is missing" if copy is None else "differs from the root manifest"
+    return ""
 
 
-def _problem_of_copy(root: Root, content: bytes, copy: bytes | None) -> str:
-    if copy is None:
-        return "is missing"
-    if copy == content:
-        return ""
-    try:
-        sequence = Root.from_json(copy, COPY).sequence
-    except ManifestError:
-        return "is damaged"
-    # A process that has just replaced the root may be about to write its own copy.
-    return "" if sequence > root.sequence else "is older than the root manifest"
-
-
-def _renew_copy(workdir: Storage, root: Root, content: bytes) -> None:
-    """Replace the copy if it has a problem, unless another process does so."""
+def _renew_copy(workdir: Storage, content: bytes) -> None:
+    """Replace the copy if it differs, unless another process does so."""
     copy, version = workdir.read_version(COPY) or (None, None)
-    if _problem_of_copy(root, content, copy):
+    if copy != content:
         workdir.swap(COPY, content, version)
 
 

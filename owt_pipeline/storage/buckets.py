@@ -304,34 +304,24 @@ def _explained(uri: str, failure: Failure, first: bool) -> Exception:
     """Return the error for a failure. `first` means that a process's first request failed."""
     scheme = urlsplit(uri).scheme
     is_bucket = scheme in _CREDENTIALS
-    ignored = _ignored_emulator() if scheme == "gs" else ""
     match failure.kind:
         case "missing":
             return FileNotFoundError(errno.ENOENT, "No such file or directory", uri)
         case "no bucket":
-            return UserError(f"{uri}: there is no such bucket: check its name, or make it{ignored}")
+            return UserError(f"{uri}: there is no such bucket: check its name, or make it")
         case "credentials":
             return UserError(
-                f"{uri}: no credentials found: {_CREDENTIALS[scheme]} ({failure.detail}){ignored}"
+                f"{uri}: no credentials found: {_CREDENTIALS[scheme]} ({failure.detail})"
             )
         case "refused":
             return UserError(
                 f"{uri}: {'the credentials do not give access' if is_bucket else 'refused'}: "
-                f"{failure.detail}{ignored}"
+                f"{failure.detail}"
             )
     if first:
         where = _ADDRESS[scheme] if is_bucket else "the address"
         return UserError(f"{uri}: no connection: {failure.detail}; check the network and {where}")
     return OSError(errno.EIO, f"no answer from the bucket: {failure.detail}", uri)
-
-
-def _ignored_emulator() -> str:
-    """Return which variable names the server that Google's own clients find; "" without one."""
-    host = os.environ.get("STORAGE_EMULATOR_HOST")
-    if not host or os.environ.get("GOOGLE_BASE_URL"):
-        return ""
-    url = host if "://" in host else f"http://{host}"
-    return f". STORAGE_EMULATOR_HOST is ignored: set GOOGLE_BASE_URL={url}, GOOGLE_BEARER_TOKEN=any"
 
 
 def in_thread(call: Callable[[], _Answer]) -> concurrent.futures.Future[_Answer]:

@@ -288,13 +288,8 @@ def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict
     in a checksum is identified by its first and last MiB (`ends_sha256`), and so is a file in a
     bucket. To read hundreds of gigabytes only to find that nothing has changed would cost too much.
     If a file has at most 2 MiB, these are all of its content. `seen`, which is not part of the key,
-    has the mtime and inode of a local file with its SHA-256, so that the file is hashed again only
-    if its size, mtime or inode has changed.
-
-    Args:
-      uri: path or URI of the file.
-      recorded: the result of an earlier call for the file. While the file is unchanged, its digest
-        keeps this form, so that a run of an earlier version keeps its keys.
+    has the mtime and inode of a local file that was hashed. `recorded` is the result of an earlier
+    call: the file is hashed again only if its size, mtime or inode has changed.
     """
     recorded = recorded or {}
     folder, name = folder_of(uri)
@@ -310,23 +305,16 @@ def describe_source(uri: str, recorded: Mapping[str, Any] | None = None) -> dict
             digest.update(file.read())
         except OSError as error:
             raise UserError(f"cannot read {uri}: {error}") from error
-    by_ends = {"name": name, "bytes": length, "ends_sha256": digest.hexdigest()}
+    description = {"name": name, "bytes": length}
     # The ends of a small file are all of it, on a disk and in a bucket.
-    is_read_whole = length <= 1 << 21
-    is_known_by_ends = is_read_whole or _ends_in_checksum(head)
-    if status is None or (is_known_by_ends and "seen" not in recorded):
-        return by_ends
-    seen = recorded.get("seen", {})
-    now = {"mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
-    has_same_bytes = recorded.get("bytes") == length
-    if has_same_bytes and seen == {**now, "sha256": seen.get("sha256")}:
-        sha256 = seen["sha256"]
+    if status is None or length <= 1 << 21 or _ends_in_checksum(head):
+        return {**description, "ends_sha256": digest.hexdigest()}
+    seen = {"mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+    if recorded.get("bytes") == length and recorded.get("seen") == seen:
+        sha256 = recorded["sha256"]
     else:
         sha256 = _sha256_of_local(uri, status)
-    has_same_ends = has_same_bytes and recorded.get("ends_sha256") == by_ends["ends_sha256"]
-    if has_same_ends and seen.get("sha256", sha256) == sha256:
-        return {**by_ends, "seen": {**now, "sha256": sha256}}
-    return {"name": name, "bytes": length, "sha256": sha256, "seen": {**now, "sha256": sha256}}
+    return {**description, "sha256": sha256, "seen": seen}
 
 
 def find_recorded(

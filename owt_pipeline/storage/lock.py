@@ -6,15 +6,13 @@ On a disk it is `flock` on a file, `.lock`, which the kernel frees with the proc
 where a job on a cluster does the work, it is an object, `.job`. It is created only if absent, and
 renewed by the process that waits for the job, and by each worker before a part. An object that has
 not changed for ten minutes can be taken over. The process that watches the object measures them by
-its own clock, so the clocks of two machines are never compared. The object of a single process of
-this machine, or of this container, can be taken over as soon as the process has ended.
+its own clock, so the clocks of two machines are never compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import logging
 import os
 import socket
@@ -49,8 +47,6 @@ class Holder(msgspec.Struct, frozen=True):
       command: its command, without flags.
       pid: its process.
       host: the process's machine.
-      alone: whether only this process holds the lock, without a job whose workers renew it, too.
-      pid_space: what tells the machine's process numbers from other numbers (`_pid_space`).
       renewals: number of renewals. On S3, equal contents would have equal versions.
     """
 
@@ -58,9 +54,7 @@ class Holder(msgspec.Struct, frozen=True):
     command: str
     pid: int = 0
     host: str = ""
-    alone: bool = False
     renewals: int = 0
-    pid_space: str = ""
 
     def __str__(self) -> str:
         if not self.pid:
@@ -109,7 +103,7 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
         if not is_object:
             _wait_for_end(workdir)
             return since
-        me = msgspec.json.encode(_me(run, alone=not as_object))
+        me = msgspec.json.encode(_me(run))
         while not workdir.create(OBJECT, me):
             holder, version = _read(workdir)
             if holder is not None and holder.run == run:
@@ -250,14 +244,12 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
 def _wait_for_end(workdir: Storage) -> bool:
     """Wait until the object can be taken over.
 
-    That is when it was not renewed for TERM_SECONDS, or when its process has ended. Returns False
-    if there is no object. Raises InUse if it is renewed.
+    That is when it was not renewed for TERM_SECONDS. Returns False if there is no object. Raises
+    InUse if it is renewed.
     """
     holder, version = _read(workdir)
     if version is None:
         return False
-    if holder is not None and _has_ended(holder):
-        return True
     logger.warning(
         "%s is in use by %s: waiting %.0f s to see whether it is alive; if that job has ended, "
         "delete %s",
@@ -289,23 +281,7 @@ def running(workdir: Storage) -> Holder | None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _content(file) or Holder("", "another command")
-    holder, _ = _read(workdir)
-    return None if holder is not None and _has_ended(holder) else holder
-
-
-def _has_ended(holder: Holder) -> bool:
-    """Return whether the object belongs to a single process of this machine, now ended."""
-    here = (socket.gethostname(), _pid_space())
-    if not holder.alone or (holder.host, holder.pid_space) != here:
-        return False
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        # The process of another user is alive.
-        return False
-    return False
+    return _read(workdir)[0]
 
 
 def mention_running(workdir: Storage) -> None:
@@ -351,20 +327,8 @@ def _decode(content: bytes) -> Holder | None:
     return None
 
 
-def _me(run: str, *, alone: bool = False) -> Holder:
-    return Holder(run, _command(), os.getpid(), socket.gethostname(), alone, pid_space=_pid_space())
-
-
-@functools.cache
-def _pid_space() -> str:
-    """Return the ids of the kernel's boot and of this process's PID namespace; "" if unknown.
-
-    Containers may have one hostname and their own process numbers, with `docker run --network host`
-    for example. By its number, a process of another container would seem to have ended.
-    """
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
-        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
-    return ""
+def _me(run: str) -> Holder:
+    return Holder(run, _command(), os.getpid(), socket.gethostname())
 
 
 def _command() -> str:

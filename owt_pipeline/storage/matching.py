@@ -107,7 +107,8 @@ def _local_matches(pattern: str) -> list[str]:
     if is_folder:
         pattern = f"{glob.escape(pattern)}/**"
     paths = glob.glob(pattern, recursive=True, include_hidden=is_folder)
-    return [path for path in paths if os.path.isfile(path)]
+    # A link whose target is missing stands for a lost file, which its reader reports.
+    return [path for path in paths if os.path.isfile(path) or not os.path.exists(path)]
 
 
 def _bucket_matches(pattern: str) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from owt_pipeline.engine import graph, parts, plan, publish, runner, takedowns
+from owt_pipeline.engine.stage import Stage
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger import dataset, root
 from owt_pipeline.stages.export import corpus
@@ -105,6 +106,20 @@ def stopping_before_publication() -> Iterator[None]:
         raise UserError("stopped")
 
     with mock.patch.object(graph, "publish", stop), mock.patch.object(runner, "publish", stop):
+        yield
+
+
+@contextlib.contextmanager
+def stopping_at_publication_of(name: str) -> Iterator[None]:
+    """Stop a stage that has written its shards, and none of the stages before it."""
+    publish = runner.publish
+
+    def publish_or_stop(stage: Stage, *arguments: Any) -> Any:
+        if stage.name == name:
+            raise UserError("stopped")
+        return publish(stage, *arguments)
+
+    with mock.patch.object(runner, "publish", publish_or_stop):
         yield
 
 

@@ -124,8 +124,9 @@ class Program:
         request_list = str(self.run.parent / "list.txt")
         commands = [command.replace("URLS.txt", request_list) for command in commands]
         if "settings" in error or "give at least one of --dumps" in error:
+            # "With your other flags": what the message advises would give them their defaults.
             self._remove(self.run / "settings.toml")
-            commands.append(shlex.join(["owt", *map(str, self._complete_run())]))
+            commands = [shlex.join(["owt", *map(str, self._complete_run())])]
         for path in re.findall(r"delete (\S+) to make", error):
             self._remove(Path(path))
             commands.append("")
@@ -157,9 +158,7 @@ class Program:
     def _add(self, name: str) -> list[object]:
         """Return the command that adds a dump as another generation."""
         dump = self.inputs / f"RS_{name}.gz"
-        # The settings, which have the number of shards, may be lost.
-        shards = ["--num_shards", 2]
-        return ["run", self.run, "--add", "--dumps", dump, *shards, "--workers", 1]
+        return ["run", self.run, "--add", "--dumps", dump, "--workers", 1]
 
     def _begin(self) -> None:
         self.begun = ["A"]

@@ -71,14 +71,18 @@ def test_a_run_uses_the_kinds_and_functions_of_packages(site: Path, tmp_path: Pa
     assert row["own_signals"] == [{"name": "letters", "value": num_letters}]
 
     # Another version of a package runs what it shapes.
-    assert "runs" not in run_owt(*words, "--dry_run")
+    assert " of 1 " not in run_owt(*words, "--dry_run")
     install(site, TINY.format("1.1"), TINY_MODULE)
     plan = run_owt(*words, "--dry_run")
-    assert re.search(r"fetch +finished.*\nextract +runs .* paragraphs changed", plan), plan
+    assert re.search(
+        r"fetch +finished +pages.*\nextract +finished +1 of 1 .* paragraphs changed", plan
+    ), plan
     install_documented(site, "new-archive.md", "1.1")
-    assert re.search(r"collect +finished.*\nfetch +runs ", run_owt(*words, "--dry_run"))
+    assert re.search(
+        r"collect +finished +urls.*\nfetch +finished +1 of 1 ", run_owt(*words, "--dry_run")
+    )
     install_documented(site, "new-source.md", "1.1")
-    assert re.search(r"collect +runs ", run_owt(*words, "--dry_run"))
+    assert re.search(r"collect +finished +1 of 1 ", run_owt(*words, "--dry_run"))
     uninstall(site, "owt-tiny")
     assert "'paragraphs' is not one of blocks, trafilatura" in run_owt(*words, code=1)
 

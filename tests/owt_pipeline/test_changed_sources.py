@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from owt_pipeline.formats import records
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.collect import kind as collect_kind
-from owt_pipeline.stages.fetch import options as fetch_options
 from tests.owt_pipeline.runs import ask_owt, rows_of
 
 _HTML = [("Content-Type", "text/html; charset=utf-8")]
@@ -125,34 +120,3 @@ def test_an_edit_in_the_middle_of_a_plain_file_is_noticed(
     edit_middle(path)
     assert run(path) != rows_before
     assert name in hashed
-
-
-def _describe_by_ends(uri: str, recorded: object = None) -> dict[str, Any]:
-    """Describe a file as earlier versions did, which hashed only its first and last MiB."""
-    content = Path(uri).read_bytes()
-    mib = 1 << 20
-    ends = content
-    if len(content) > 2 * mib:
-        ends = content[:mib] + content[-mib:]
-    digest = hashlib.sha256(ends).hexdigest()
-    return {"name": Path(uri).name, "bytes": len(content), "ends_sha256": digest}
-
-
-@pytest.mark.parametrize("name", ["dump.ndjson", "pages.warc"])
-def test_a_run_with_sources_known_by_their_ends_stays_finished(name: str, tmp_path: Path) -> None:
-    make, run = _KINDS[name]
-    path = tmp_path / name
-    path.write_bytes(make())
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (collect_kind, fetch_options, records):
-            patch.setattr(module, "describe_source", _describe_by_ends)
-        rows_before = run(path)
-    flags = ["--until", "extract" if name == "pages.warc" else "collect"]
-    for _ in range(2):
-        plan = ask_owt("run", tmp_path / "run", *flags, "--dry_run")
-        assert "finished" in plan
-        assert "runs" not in plan.replace(str(tmp_path), "")
-        assert run(path) == rows_before
-    if name == "dump.ndjson":
-        edit_middle(path)
-        assert _EDITED_WORD in run(path)

@@ -16,6 +16,7 @@ import apache_beam as beam
 import pytest
 
 from owt_pipeline.pipeline import STAGES, Run, build
+from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.conftest import PLACES
 from tests.owt_pipeline.repeating import RepeatingRunner
@@ -72,9 +73,8 @@ def test_a_rerun_only_makes_the_datasets_that_change(
     assert [line.split()[3] for line in lines] == ["finished"] * len(STAGES)
     plan = ask_owt("run", run, small_config, "--min_tokens", 100, "--dry_run").splitlines()
     (plan_of_clean,) = (line for line in plan if line.startswith("clean"))
-    num_documents = manifest_of(run, "documents").counts.left
-    expected = f"clean runs 3 of 3 {num_documents:,} min_tokens is now 100 (was 64)"
-    assert plan_of_clean.split() == expected.split()
+    assert plan_of_clean.startswith("clean     finished  3 of 3  clean/")
+    assert plan_of_clean.endswith("min_tokens is now 100 (was 64)")
     output = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
     assert "min_tokens is now 100 (was 64); running 3 of 3 shards" in output
     lines = [line for line in output.splitlines() if line.startswith(tuple(STAGES)[:3])]
@@ -107,6 +107,8 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 num_killed += 1
+                # In a bucket, the next run would wait for ten minutes.
+                run.delete(lock.OBJECT)
                 continue
         assert process.returncode == 0, error
         assert contents(run) == expected

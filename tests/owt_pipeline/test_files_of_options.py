@@ -188,6 +188,17 @@ def test_a_failed_download_in_a_folder_is_an_error(
         assert len(find_files([str(folder)], accepted)) == len(taken)
 
 
+def test_a_link_to_a_missing_file_is_an_error_in_a_folder(tmp_path: Path) -> None:
+    """Caches of the Hub have links to their files, which a copy loses."""
+    folder = write(tmp_path / "snapshot", PARQUET)
+    (folder / "other").symlink_to("gone")
+    assert len(find_files([str(folder)], texts_of_option("import"))) == len(PARQUET)
+    (folder / "train-1.parquet").symlink_to("../../blobs/gone")
+    for pattern in (folder, folder / "train*", folder / "train-1.parquet"):
+        with pytest.raises(ValueError, match=r"cannot read .*train-1\.parquet"):
+            owt.near_duplicates(pattern, workers=1)
+
+
 def test_a_text_in_a_folder_of_texts_is_taken_whatever_it_begins_with(tmp_path: Path) -> None:
     texts = {"a.md": b"<!-- toc -->\n# A\n", "b.txt": b"https://example.org/ is down.\n", **TEXTS}
     folder = write(tmp_path / "texts", {**texts, **NEVER_DATA})

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.owt_pipeline.one_process import forget_processes
+from tests.owt_pipeline.one_process import forget_processes, stopping_at_publication_of
 from tests.owt_pipeline.random_inputs import DUMPS, url_of, write_months
 from tests.owt_pipeline.remedies import heal
 from tests.owt_pipeline.runs import (
     ask_owt,
-    copy_of,
     differing,
     manifest_of,
     root_of,
@@ -171,10 +170,11 @@ def test_documents_stay_without_their_archive_in_the_settings(
     assert urls < urls_of(run)
 
 
+@pytest.mark.parametrize("sources", [(), ("--sources", "archive", "live")])
 def test_a_month_from_files_leaves_the_months_from_the_web(
-    first_month: tuple[Path, Path], tmp_path: Path
+    first_month: tuple[Path, Path], tmp_path: Path, sources: tuple[str, ...]
 ) -> None:
-    """The default of --sources is chosen for each generation."""
+    """A generation without files takes its pages from the other sources, as before."""
     inputs, _ = first_month
     run = tmp_path / "web"
     refused = ("--user_agent", "test/1 (+mailto:a@b.example)", "--resolve", "*=127.0.0.1:1")
@@ -185,8 +185,8 @@ def test_a_month_from_files_leaves_the_months_from_the_web(
     )  # fmt: skip
     before = rows_of(run / "ledger/pages", "rejects")
     dump, pages = files_of_month(inputs, "B")
-    sources = ("--dumps", dump, "--pages_from", pages)
-    ask_owt("run", run, "--add", *sources, *refused, *OPTIONS)
+    added = ("--dumps", dump, "--pages_from", pages, *sources)
+    ask_owt("run", run, "--add", *added, *refused, *OPTIONS)
     assert shards_fetched(run) == [2, 2]
     assert url_of("B3") in urls_of(run)
     rejects = rows_of(run / "ledger/pages", "rejects")
@@ -213,27 +213,55 @@ def test_warcs_are_links_and_pages_of_their_month(kept_months: Path, tmp_path: P
     assert kinds == [{"warc", "pages"}] * 3
 
 
-def test_a_later_archive_is_read_for_all_months_only_with_add(
-    first_month: tuple[Path, Path],
+def test_a_later_archive_fills_gaps_of_all_months_with_add(
+    first_month: tuple[Path, Path], tmp_path: Path
 ) -> None:
+    """It is read for the URLs without a page, so the earlier archives may be gone."""
     inputs, run = first_month
     dump, pages = files_of_month(inputs, "B")
     ask_owt("run", run, "--add", "--dumps", dump, "--workers", 1)
     assert url_of("B3") not in urls_of(run)
     before = snapshot(run)
-    named = ("--pages_from", files_of_month(inputs, "A")[1], pages)
-    output = ask_owt("run", run, *named, "--workers", 1, code=1)
-    assert "repeat the command with --add to read the pages of all generations again" in output
-    assert snapshot(run) == before
-    copy = copy_of(run, run.with_name("copy"))
-    ask_owt("run", copy, "--add", *named, "--workers", 1)
-    assert {url_of("A2"), url_of("B3")} <= urls_of(copy)
+    page_rows = rows_of(run, "pages")
     files_of_month(inputs, "A")[1].unlink()
-    output = ask_owt("run", run, "--add", *named, "--workers", 1, code=1)
-    assert "restore it, or add the file together with new links" in output
+    words: list[object] = ["run", run, "--pages_from", pages, "--workers", 1]
+    output = ask_owt(*words, code=1)
+    assert "repeat the command with --add to look there for URLs that have no page" in output
     assert snapshot(run) == before
-    add_month(inputs, run, "C")
-    assert {url_of("A2"), url_of("C2")} <= urls_of(run)
+    with stopping_at_publication_of("fetch"):
+        ask_owt(*words, "--add", code=1)
+    ask_owt("run", run, "--workers", 1)
+    assert {url_of("A2"), url_of("B3")} <= urls_of(run)
+    assert [row for row in rows_of(run, "pages") if row in page_rows] == page_rows
+    pages.unlink()
+    before = snapshot(run)
+    ask_owt("run", run, "--workers", 1)
+    assert snapshot(run) == before
+    # Another such archive is another set.
+    shutil.copy(files_of_month(inputs, "C")[1], tmp_path / "C.warc.gz")
+    ask_owt("run", run, "--add", "--pages_from", tmp_path / "C.warc.gz", "--workers", 1)
+    add_month(inputs, run, "C", is_deleted=True)
+    assert {url_of("A2"), url_of("B3"), url_of("C2")} <= urls_of(run)
+    assert [len(each.later) for each in root_of(run).generations] == [2, 2, 0]
+    # The interrupted command had made the shards with the first set.
+    assert shards_fetched(run) == [2, 2, 0, 4, 2]
+    assert "no problems found" in ask_owt("verify", run)
+
+
+def test_a_later_archive_that_was_a_mistake_is_left_out(
+    first_month: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, run = first_month
+    settings = (run / "settings.toml").read_text()
+    before = urls_of(run)
+    damaged = tmp_path / "damaged.warc.gz"
+    damaged.write_bytes(files_of_month(first_month[0], "B")[1].read_bytes()[:-30])
+    ask_owt("run", run, "--add", "--pages_from", damaged, "--workers", 1, code=1)
+    damaged.unlink()
+    (run / "settings.toml").write_text(settings)
+    ask_owt("run", run, "--workers", 1)
+    assert [len(each.later) for each in root_of(run).generations] == [0]
+    assert urls_of(run) == before
 
 
 def test_new_links_need_pages_that_exist(first_month: tuple[Path, Path]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.advice import advising_messages
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.remedies import COMMAND, Words, attempt, heal, run_to_copy
-from tests.owt_pipeline.runs import ask_owt, copy_of, files_of
+from tests.owt_pipeline.runs import ask_owt, copy_of, files_of, manifest_of
 
 
 def write_dump(path: Path, number: int) -> Path:
@@ -107,15 +107,35 @@ def test_new_text_is_added(tmp_path: Path) -> None:
     heal(["import", run, second], "new in")
 
 
-def test_settings_name_a_source_again(tmp_path: Path, month: Callable[[int], Path]) -> None:
+@pytest.mark.parametrize("added", [[], ["--add", "--dumps"]])
+def test_settings_name_a_source_again(
+    tmp_path: Path, month: Callable[[int], Path], added: list[object]
+) -> None:
     run = tmp_path / "a run"
-    ask_owt("run", run, "--dumps", month(1), month(2), "--until", "collect")
+    ask_owt("run", run, "--dumps", month(1), month(2), "--min_score", 20, "--until", "collect")
     (run / "settings.toml").write_text("[collect]\ndumps = []\n")
-    code, output = attempt(["run", run, "--until", "collect"])
-    assert (code, "the settings name no source" in output) == (1, True)
+    words: Words = ["run", run, *added, *([month(3)] if added else []), "--until", "collect"]
+    code, output = attempt(words)
+    assert (code, "the settings name no earlier source" in output) == (1, True)
     (command,) = COMMAND.findall(output)
-    assert attempt([*shlex.split(command)[1:], "--until", "collect"])[0] == 0
-    assert attempt(["run", run, "--until", "collect"])[0] == 0
+    restoring = [*shlex.split(command)[1:], "--min_score", 20, "--until", "collect"]
+    assert attempt(restoring)[0] == 0
+    assert attempt(words)[0] == 0
+    # No option got its default again.
+    assert manifest_of(run, "urls").options["min_score"] == 20
+
+
+def test_lost_settings_of_an_import_are_restored(tmp_path: Path) -> None:
+    for name in ("first.jsonl", "second.jsonl"):
+        (tmp_path / name).write_text(json.dumps({"body": f"The text of {name}."}))
+    run = tmp_path / "a run"
+    ask_owt("import", run, tmp_path / "first.jsonl", "--text_field", "body")
+    (run / "settings.toml").unlink()
+    heal(
+        ["import", run, tmp_path / "second.jsonl", "--add", "--text_field", "body"],
+        "is missing, and without its options",
+    )
+    assert manifest_of(run, "documents").counts.left == 2
 
 
 @pytest.mark.parametrize("name", ["links.csv", "links.jsonl"])

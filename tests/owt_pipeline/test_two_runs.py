@@ -119,7 +119,7 @@ def test_an_object_that_is_not_renewed_is_taken_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lock, "TERM_SECONDS", 2.0)
     with s3_bucket() as bucket:
         run = Storage(f"{bucket}/run")
-        elsewhere = lock.Holder("one", "owt run", 7, "elsewhere", alone=True)
+        elsewhere = lock.Holder("one", "owt run", 7, "elsewhere")
         assert run.create(lock.OBJECT, msgspec.json.encode(elsewhere))
         started = time.monotonic()
         lock.take(run, "two")
@@ -195,24 +195,6 @@ def in_container(code: str, *words: object) -> str:
         pytest.skip("needs the right to make a PID namespace")
     command = [*unshare, sys.executable, "-c", code, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-HOLDER = """
-import sys
-from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lock import running
-print(running(Storage(sys.argv[1])))
-"""
-
-
-def test_a_run_in_another_container_of_the_host_is_not_replaced() -> None:
-    """Its process number is free, or another process's, in this container."""
-    with s3_bucket() as bucket:
-        run = Storage(f"{bucket}/run")
-        with lock.hold(run, "one"):
-            holder = in_container(HOLDER, run)
-            assert f"(process {os.getpid()} on" in holder
-        assert in_container(HOLDER, run) == "None\n"
 
 
 TAKE = """

@@ -62,11 +62,6 @@ def kind_named(name: str) -> SourceKind:
     return next(kind for kind in kinds() if kind.name == name)
 
 
-def flags_by_kind() -> dict[str, str]:
-    """Return the flag that names sources of each kind."""
-    return {kind.name: f"--{kind.option}" for kind in kinds()}
-
-
 def list_sources(options: Options, recorded: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the fields that identify each source, in the order of kinds and names.
 

@@ -22,8 +22,8 @@ from owt_pipeline.stages.collect.shards import (
     sources_to_read,
 )
 from owt_pipeline.stages.collect.sources import (
-    flags_by_kind,
     kind_named,
+    kinds,
     list_sources,
     store_source,
 )
@@ -70,7 +70,7 @@ class Collect(Stage):
     @property
     def flags(self) -> Mapping[str, str]:
         """Return the flag that names sources of each kind, also of the kinds of packages."""
-        return flags_by_kind()
+        return {kind.name: f"--{kind.option}" for kind in kinds()}
 
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Return what identifies each source; raise UserError if a new run has none."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
+from owt_pipeline.formats.file_kinds import TEXTUAL, kind_of
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
@@ -37,7 +38,7 @@ class HttpResponse(NamedTuple):
       url: the URL that was requested.
       status: its status code.
       headers: its headers, in order.
-      head: the bytes of status line and headers.
+      status_line: its first line.
       body: decoded or as sent, as requested.
       ms: time from the request to the last byte.
       truncated: whether the body is incomplete.
@@ -47,7 +48,7 @@ class HttpResponse(NamedTuple):
     url: str
     status: int
     headers: Headers
-    head: bytes
+    status_line: bytes
     body: bytes
     ms: int
     truncated: bool = False
@@ -56,6 +57,12 @@ class HttpResponse(NamedTuple):
     def header(self, name: str) -> str | None:
         """Return the value of a header; None if there is none."""
         return header(self.headers, name)
+
+    @property
+    def head(self) -> bytes:
+        """Return the status line and the headers with an empty line, for the record."""
+        fields = [f"{name}: {value}".encode("latin-1") for name, value in self.headers]
+        return b"\r\n".join([self.status_line, *fields, b"", b""])
 
     def beginning(self) -> str:
         """Return the first words of the body, for a message."""
@@ -66,21 +73,6 @@ class HttpResponse(NamedTuple):
         return URL(redirected(self.url, self.header("location") or ""), encoded=True)
 
 
-# Some servers send such files as text/html; no page begins like them.
-_BINARY_BY_BEGINNING = (
-    (b"%PDF-", "a PDF file"),
-    (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF8", "a GIF image"),
-    (b"PK\x03\x04", "a ZIP archive"),
-    (b"\x1f\x8b", "a gzip file"),
-    (b"Rar!", "a RAR archive"),
-    (b"7z\xbc\xaf", "a 7z archive"),
-    (b"OggS", "an Ogg file"),
-    (b"ID3", "an MP3 file"),
-    (b"\x7fELF", "a program"),
-    (b"MZ\x90", "a program"),
-)
 _UNICODE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 _LOOKS_LIKE_HTML = re.compile(
@@ -224,9 +216,10 @@ def refuse_body(content_type: str | None, body: bytes) -> FetchFailure | None:
     if not start.strip() and not body.strip():
         detail = f"{len(body)} bytes, all blank" if body else "no bytes"
         return FetchFailure(Reason.EMPTY_BODY, detail)
-    for beginning, name in _BINARY_BY_BEGINNING:
-        if start.startswith(beginning):
-            return FetchFailure(Reason.NOT_HTML, f"{name}, sent as {content_type}")
+    # Some servers send other files as text/html.
+    kind = kind_of(start)
+    if kind not in TEXTUAL:
+        return FetchFailure(Reason.NOT_HTML, f"a file of the kind {kind}, sent as {content_type}")
     if media_type_of(content_type) is None and not _LOOKS_LIKE_HTML.match(start):
         sent = f"Content-Type: {content_type[:100]}" if content_type else "no Content-Type"
         return FetchFailure(Reason.NOT_HTML, f"{sent}, and it does not begin like HTML")

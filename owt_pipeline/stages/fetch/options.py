@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import resource
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -18,7 +18,12 @@ from owt_pipeline.engine.stage import Recorded
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.archives import archives_of_option, package_of_archive
 from owt_pipeline.formats.files import find_files
-from owt_pipeline.stages.fetch.page_sources import GATHERED, PAGE_SOURCES, words_of_sources
+from owt_pipeline.stages.fetch.page_sources import (
+    GATHERED,
+    PAGE_SOURCES,
+    page_source,
+    words_of_sources,
+)
 from owt_pipeline.storage.folder import describe_source, find_recorded, is_gone
 from schemas import option
 from schemas.manifest import PAGES
@@ -177,6 +182,11 @@ class Options:
         return ("archive",) if self.pages_from else ("live",)
 
     @property
+    def is_online(self) -> bool:
+        """Whether one of the sources is on the network."""
+        return any(page_source(name).is_online for name in self.order)
+
+    @property
     def index_root(self) -> str:
         """The root that Common Crawl's index and its WARC files share.
 
@@ -213,25 +223,15 @@ def shaping_of(options: Options, sources: Iterable[str]) -> dict[str, Any]:
 def digest_of_source(options: Options, source: str, pages: Iterable[Mapping[str, Any]]) -> str:
     """Return hex digits that change whenever the source may respond otherwise.
 
-    They depend on the options, and on a generation's archive files, `pages`.
+    They depend on the options, and on the source's archive files, `pages`.
     """
     shaping = shaping_of(options, [source])
     del shaping["sources"]
-    files = key_sources(pages) if source == "archive" else []
+    files = key_sources(pages)
     for file in files:
         del file["kind"]
     content = json.dumps([FORMAT, shaping, files], sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
-
-
-def archive_files(options: Options, known: Collection[str] = ()) -> list[str]:
-    """Return the files of `pages_from`, also those of `known` that are missing."""
-    return find_files(
-        options.pages_from,
-        archives_of_option("--pages_from"),
-        known=known,
-        checks_kinds=not options.allow_damaged,
-    )
 
 
 def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
@@ -241,7 +241,13 @@ def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """
     recorded_by_uri = {source.get("uri", ""): dict(source) for source in recorded}
     files = []
-    for uri in archive_files(options, recorded_by_uri):
+    paths = find_files(
+        options.pages_from,
+        archives_of_option("--pages_from"),
+        known=recorded_by_uri,
+        checks_kinds=not options.allow_damaged,
+    )
+    for uri in paths:
         if uri in recorded_by_uri and is_gone(uri):
             files.append(recorded_by_uri[uri])
             continue

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from schemas.manifest import Generation
+
 _ROOM = "owt_pipeline.stages.fetch"
 
 
@@ -70,9 +72,25 @@ ONLINE = tuple(name for name, source in PAGE_SOURCES.items() if source.is_online
 GATHERED = tuple(name for name, source in PAGE_SOURCES.items() if source.is_gathered)
 
 
+LATER = "later"
+"""The name of the source of a generation's first later set is `later1`."""
+
+
+def page_source(name: str) -> PageSource:
+    """Return the source of a name: one of PAGE_SOURCES, or a later set of archive files."""
+    return PAGE_SOURCES["archive" if name.startswith(LATER) else name]
+
+
+def files_of_source(generation: Generation, name: str) -> list[dict[str, Any]]:
+    """Return the archive files of a source; none if it is online."""
+    if page_source(name).is_online:
+        return []
+    return generation.page_sets[int(name.removeprefix(LATER)) if name.startswith(LATER) else 0]
+
+
 def words_of_sources(names: Iterable[str]) -> set[str]:
     """Return the `option_words` of the sources with these names."""
     words: set[str] = set()
     for name in names:
-        words.update(PAGE_SOURCES[name].option_words)
+        words.update(page_source(name).option_words)
     return words

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
-from owt_pipeline.engine.generations import key_sources
+from owt_pipeline.engine.generations import key_sources, pages_of
 from owt_pipeline.engine.keys import digest_of
 from owt_pipeline.engine.stage import Summary
 from owt_pipeline.errors import UserError
@@ -41,7 +41,7 @@ from owt_pipeline.stages.fetch.options import (
     digest_of_source,
 )
 from owt_pipeline.stages.fetch.outcomes import PAGES, write_outcomes
-from owt_pipeline.stages.fetch.page_sources import PAGE_SOURCES
+from owt_pipeline.stages.fetch.page_sources import files_of_source, page_source
 from owt_pipeline.stages.fetch.recorder import (
     SEGMENT_BYTES,
     Client,
@@ -72,6 +72,9 @@ MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 # Ranges of shards: each part that indexes archive files sends a handle to each of them.
 _MAX_RANGES = 128
 
+MAX_INDEX_PARTS = 4096
+"""Parts that index archive files. Each sends a handle to each of up to 128 ranges of shards."""
+
 # Rows of urls/ that are read at once.
 _BATCH_ROWS = 1 << 14
 
@@ -90,15 +93,19 @@ def set_up(run: StageRun) -> Summary:
     for number, generation in enumerate(run.root.generations):
         options = run.stage.options_of_generation(run.options, run.root, number)
         digests = {
-            source: digest_of_source(options, source, generation.pages) for source in options.order
+            source: digest_of_source(options, source, files_of_source(generation, source))
+            for source in options.order
         }
         properties["digests"].append(digests)
         # The numbers of the files must not depend on which of these shards are finished.
-        if "archive" in options.order and generation.first >= run.plan.num_settled:
-            for source in generation.pages:
+        if generation.first < run.plan.num_settled:
+            continue
+        for name in options.order:
+            for source in files_of_source(generation, name):
                 file = (source["name"], digest_of(key_sources([source])), source["uri"])
                 archives.setdefault(file, []).append(number)
     properties["archives"] = [(uri, numbers) for (*_, uri), numbers in sorted(archives.items())]
+    properties["index_parts"] = min(len(archives), MAX_INDEX_PARTS)
     properties["shards_of_range"] = math.ceil(run.num_shards / _MAX_RANGES)
     properties["missing_archives"] = [uri for uri, _ in properties["archives"] if is_gone(uri)]
     if properties["missing_archives"]:
@@ -111,13 +118,15 @@ def _check_not_needed(run: StageRun, properties: Mapping[str, Any]) -> None:
     plan = msgspec.structs.replace(run.plan, properties=dict(properties))
     prepared = dataclasses.replace(run, plan=plan)
     missing = set(properties["missing_archives"])
-    for generation in run.root.generations:
-        uris = [source["uri"] for source in generation.pages if source["uri"] in missing]
-        pending = run.plan.pending.intersection(generation.shard_numbers)
-        if uris and any(ShardFetcher(prepared, shard).needs_archives() for shard in pending):
-            raise UserError(
-                f"--pages_from: {uris[0]} is missing, but the run needs pages from it: restore it"
-            )
+    for shard in sorted(run.plan.pending):
+        for source in order_of(run, shard):
+            files = files_of_source(run.generation_of(shard), source)
+            uris = [file["uri"] for file in files if file["uri"] in missing]
+            if uris and ShardFetcher(prepared, shard).needs(source):
+                raise UserError(
+                    f"--pages_from: {uris[0]} is missing, but the run needs pages from it: restore "
+                    "it"
+                )
 
 
 def send_missing(
@@ -129,7 +138,8 @@ def send_missing(
     """
     source = run.options.gathered[number]
     fetcher = ShardFetcher(run, shard, captures_by_url(gather(run.work, slices, CAPTURES)))
-    fetcher.query(run.options.order[: run.options.order.index(source)])
+    order = order_of(run, shard)
+    fetcher.query(order[: order.index(source)])
     known_ids = np.union1d(fetcher.ids_with_page, fetcher.reader(source).ids)
     batches = run.inputs["urls"].batches(shard, columns=URL_COLUMNS, rows=_BATCH_ROWS)
     missing = (
@@ -165,7 +175,7 @@ def query_gathered(
             await ShardFetcher(run, shard).query_online(source, client, ids)
 
     # One client for all shards keeps the delay between requests.
-    with_client(partial(PAGE_SOURCES[source].load_client(), run.options), query)
+    with_client(partial(page_source(source).load_client(), run.options), query)
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -211,16 +221,15 @@ def _archives_read(run: StageRun) -> list[dict[str, Any]]:
             count_by_file[archive["digest"]] = archive
     count_by_uri = counts_of(run)
     archives: dict[str, dict[str, Any]] = {}
-    for generation in run.root.generations:
-        for source in generation.pages:
-            (identity,) = key_sources([source])
-            digest = digest_of(identity)
-            count = count_by_uri.get(source["uri"])
-            if count is not None and digest not in archives:
-                archives[digest] = {"name": source["name"], "digest": digest, **count}
-                _warn_of_archive(archives[digest])
-            elif digest in count_by_file:
-                archives.setdefault(digest, count_by_file[digest])
+    for source in pages_of(run.root.generations):
+        (identity,) = key_sources([source])
+        digest = digest_of(identity)
+        count = count_by_uri.get(source["uri"])
+        if count is not None and digest not in archives:
+            archives[digest] = {"name": source["name"], "digest": digest, **count}
+            _warn_of_archive(archives[digest])
+        elif digest in count_by_file:
+            archives.setdefault(digest, count_by_file[digest])
     return sorted(archives.values(), key=itemgetter("name", "digest"))
 
 
@@ -239,9 +248,9 @@ def _warcinfo(run: StageRun, source: str) -> dict[str, str]:
         "format": "WARC File Format 1.1",
         "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
     }
-    if PAGE_SOURCES[source].obeys_robots:
+    if page_source(source).obeys_robots:
         fields["robots"] = "obey (RFC 9309)"
-    if PAGE_SOURCES[source].is_online:
+    if page_source(source).is_online:
         fields["http-header-user-agent"] = run.options.user_agent
     fields["description"] = f"answers of the source {source}"
     return fields
@@ -304,9 +313,9 @@ class ShardFetcher:
             is_last = source == sources[-1]
             reader = self.reader(source)
             _advance(is_last, len(reader.ids), len(reader.pages))
-            is_read_only = PAGE_SOURCES[source].is_gathered and source != "commoncrawl"
-            if not PAGE_SOURCES[source].is_online:
-                asyncio.run(self._query_archives(is_last))
+            is_read_only = page_source(source).is_gathered and source != "commoncrawl"
+            if not page_source(source).is_online:
+                asyncio.run(self._query_archives(source, is_last))
             elif not is_read_only and len(self._missing(reader, self.ids)):
                 with_client(
                     self._make_client(source),
@@ -314,21 +323,18 @@ class ShardFetcher:
                 )
             self.ids_with_page = np.union1d(self.ids_with_page, reader.pages)
 
-    def needs_archives(self) -> bool:
+    def needs(self, source: str) -> bool:
         """Return whether archive files have to be read, since segments lack results of URLs."""
-        if "archive" not in self._order:
-            return False
-        ids_with_page = self.ids_with_page
-        for source in self._order[: self._order.index("archive")]:
-            ids_with_page = np.union1d(ids_with_page, self.reader(source).pages)
-        known_ids = np.union1d(ids_with_page, self.reader("archive").ids)
+        known_ids = np.union1d(self.ids_with_page, self.reader(source).ids)
+        for earlier in self._order[: self._order.index(source)]:
+            known_ids = np.union1d(known_ids, self.reader(earlier).pages)
         return not np.isin(self.ids, known_ids).all()
 
     def _make_client(self, source: str) -> Callable[[], Client]:
         """Return the function that makes the client of a source for this shard."""
         num_together = min(SHARDS_TOGETHER, len(self._run.plan.pending))
         options = split_limits(self._run.options, num_together)
-        client = PAGE_SOURCES[source].load_client()
+        client = page_source(source).load_client()
         if source == "commoncrawl":
             return partial(client, options, captures=self._captures)
         return partial(client, options)
@@ -383,20 +389,21 @@ class ShardFetcher:
             urls = self.read_urls(ids, client.columns)
             await until_stopped(recorder, client.fetch_all(urls, recorder, earlier_results))
 
-    async def _query_archives(self, is_last: bool) -> None:
-        """Look for the URLs in the archive files.
+    async def _query_archives(self, source: str, is_last: bool) -> None:
+        """Look for the URLs in the archive files of a source.
 
         The same files give the same segments, also after a kill.
         """
-        reader = self.reader("archive")
+        reader = self.reader(source)
         missing = self._missing(reader, self.ids)
         urls = self.read_urls(missing, ("url_id", "url", "created_utc"))
         if not len(urls):
             return
         urls = urls.sort_by("url_id")
-        writer = reader.writer(_warcinfo(self._run, "archive"), date=0)
+        writer = reader.writer(_warcinfo(self._run, source), date=0)
         columns = [urls[name].to_pylist() for name in urls.column_names]
-        archives = Archives(self._run, self._shard, columns[0])
+        files = files_of_source(self._run.generation_of(self._shard), source)
+        archives = Archives(self._run, self._shard, columns[0], files)
         for url_id, url, created_utc in zip(*columns, strict=True):
             result = await archives.result(url, created_utc)
             writer.append(url_id, result)

@@ -15,6 +15,7 @@ is read once for all of them, and the Wayback Machine limits the requests of a m
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.fetch.options import SHARDS_TOGETHER, Options, archives_of, shaping_of
-from owt_pipeline.stages.fetch.page_sources import GATHERED
+from owt_pipeline.stages.fetch.page_sources import GATHERED, LATER, PAGE_SOURCES
 from schemas.manifest import PAGES, Root, ShardRecord
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
@@ -47,59 +48,26 @@ _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 _WARC = "warc"
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
-MAX_INDEX_PARTS = 4096
-"""Parts that index archive files. Each sends a handle to each of up to 128 ranges of shards."""
-
 READ_AT_ONCE = 4
 """Parts that read the index at once. Each holds columns of a row group, 100 MB of Common
 Crawl's."""
 
 
-# The modules of the work import an HTTP client, for 0.2 s. Each step has its own imports, so
-# that a run whose fetch is finished does not wait for them.
-
-
-def _index_archives(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.stages.fetch.archives.warc_files import index_archives
-
-    num_archives = len(run.properties["archives"])
-    index_archives(run, range(number, num_archives, MAX_INDEX_PARTS), writer)
-
-
-def _write_captures(
-    run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter
+def _work(
+    function: str,
+    run: StageRun,
+    key: int,
+    slices: Sequence[Slice],
+    writer: ShardWriter,
+    **arguments: int,
 ) -> None:
-    from owt_pipeline.stages.fetch.archives.warc_files import write_captures
+    """Do the work of a step by a function of this room, written as `module:name`.
 
-    write_captures(run, number, slices, writer)
-
-
-def _read_bounds(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.stages.fetch.archives.commoncrawl import read_bounds
-
-    read_bounds(run, number, slices, writer)
-
-
-def _send_missing(
-    run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
-) -> None:
-    from owt_pipeline.stages.fetch.shards import send_missing
-
-    send_missing(run, shard, slices, writer, number)
-
-
-def _query_gathered(
-    run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, *, number: int
-) -> None:
-    from owt_pipeline.stages.fetch.shards import query_gathered
-
-    query_gathered(run, key, slices, writer, number)
-
-
-def _fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.stages.fetch.shards import fetch_part
-
-    fetch_part(run, shard, slices, writer)
+    The modules import an HTTP client, for 0.2 s. So a run whose fetch is finished does not wait.
+    """
+    module, _, name = function.partition(":")
+    work = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+    work(run, key, slices, writer, **arguments)
 
 
 def _num_together(run: StageRun) -> int:
@@ -110,14 +78,14 @@ def _num_together(run: StageRun) -> int:
     numbers = {run.root.generation_number_of(shard) for shard in run.plan.pending}
     for number in numbers:
         options = run.stage.options_of_generation(run.options, run.root, number)
-        if options.order != ("archive",):
+        if options.is_online:
             return SHARDS_TOGETHER
     return 0
 
 
 def _index_parts(run: StageRun) -> range:
-    """Return the keys of the parts that index archive files, each one file or every 4,096th."""
-    return range(min(len(run.properties["archives"]), MAX_INDEX_PARTS))
+    """Return the keys of the parts that index archive files."""
+    return range(run.properties["index_parts"])
 
 
 def _ranges_of_shards(run: StageRun) -> range:
@@ -142,14 +110,14 @@ def _unfinished_shards(run: StageRun, *, number: int) -> list[int]:
 def _steps_of_gathered_source(number: int) -> tuple[Step, Step]:
     """Return the steps that query the gathered source of this number, if there is one."""
     query = Step(
-        partial(_send_missing, number=number),
+        partial(_work, "shards:send_missing", number=number),
         f"ask_{number + 1}",
         keys=partial(_unfinished_shards, number=number),
         rows=rows_of_input,
         max_concurrent=_num_together,
     )
     gather = Step(
-        partial(_query_gathered, number=number),
+        partial(_work, "shards:query_gathered", number=number),
         f"gather_{number + 1}",
         keys=sent_keys,
         max_concurrent=READ_AT_ONCE,
@@ -175,7 +143,7 @@ def _check_user_agent(options: Options) -> None:
     """Raise UsageError for a User-Agent without an address to write to, or that cannot be sent."""
     agent = options.user_agent
     has_contact = "@" in agent or "://" in agent
-    if options.order != ("archive",) and not has_contact:
+    if options.is_online and not has_contact:
         problem = f"{agent!r} has no contact address" if agent else "missing"
         raise UsageError(
             f"--user_agent: {problem}; give a name and a contact address, as in "
@@ -200,11 +168,18 @@ class Fetch(Stage):
     version = 13
     libraries = ("isal",)
     steps = (
-        Step(_index_archives, "index", keys=_index_parts),
-        Step(_write_captures, "captures", keys=_ranges_of_shards),
-        Step(_read_bounds, "bounds", keys=_one_part_with_index, max_concurrent=1),
+        Step(partial(_work, "archives.warc_files:index_archives"), "index", keys=_index_parts),
+        Step(
+            partial(_work, "archives.warc_files:write_captures"), "captures", keys=_ranges_of_shards
+        ),
+        Step(
+            partial(_work, "archives.commoncrawl:read_bounds"),
+            "bounds",
+            keys=_one_part_with_index,
+            max_concurrent=1,
+        ),
         *chain.from_iterable(map(_steps_of_gathered_source, range(len(GATHERED)))),
-        Step(_fetch_part, rows=rows_of_input, max_concurrent=_num_together),
+        Step(partial(_work, "shards:fetch_part"), rows=rows_of_input, max_concurrent=_num_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
@@ -213,14 +188,17 @@ class Fetch(Stage):
 
         Options of other sources are left out, so that a change of them does not rebuild anything.
         """
-        return {**shaping_of(options, options.order), "sources": list(options.order)}
+        # The key has the digests of later sets.
+        named = [name for name in options.order if name in PAGE_SOURCES]
+        return {**shaping_of(options, options.order), "sources": named}
 
     def options_of_generation(self, options: Options, root: Root, number: int) -> Options:
         """Return the options with the archive files of the generation, and its sources of pages.
 
         By default, a generation with archive files takes its pages from them, and every other one
         from the web. If the files contain the run's links, the web also has the pages of the
-        generation's other links. Raises UsageError without the User-Agent that the sources need.
+        generation's other links. Later sets come last, so that they are searched for the URLs that
+        have no page. Raises UsageError without the User-Agent that the sources need.
         """
         generation = root.generations[number]
         uris = tuple(source["uri"] for source in generation.pages)
@@ -234,7 +212,15 @@ class Fetch(Stage):
             sources = ("archive",)
             if has_other_links and warcs.issuperset(uris):
                 sources = ("archive", "live")
+        if not uris and len(sources) > 1:
+            # A source without files has no page, so naming it does not rebuild earlier months.
+            sources = tuple(source for source in sources if source != "archive")
         of_generation = dataclasses.replace(options, pages_from=uris, sources=sources)
+        if not options.sources or "archive" in options.sources:
+            later = [f"{LATER}{number + 1}" for number in range(len(generation.later))]
+            of_generation = dataclasses.replace(
+                of_generation, sources=(*of_generation.order, *later)
+            )
         _check_user_agent(of_generation)
         return of_generation
 

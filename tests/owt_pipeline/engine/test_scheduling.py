@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,13 @@ class Seen(progress.Step):
 
     last = (0, 0)
 
-    def close(self) -> None:
-        super().close()
-        Seen.last = (self.rows_done, self.shards_done)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        Seen.last = (0, 0)
+
+    def advance(self, rows: int, rejected: Mapping[str, int], shards: int = 0) -> None:
+        super().advance(rows, rejected, shards)
+        Seen.last = (Seen.last[0] + rows, Seen.last[1] + shards)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from tests.owt_pipeline.fetch.test_segments import answered, no_pages, writer
 
 BODY = b"<p>page</p>" * 10_000
 PAGE = FetchedResponse(
-    HttpResponse("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5),
+    HttpResponse("http://a.example/", 200, [], b"HTTP/1.1 200 OK", BODY, 5),
     (),
     1,
     5,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 import time
@@ -123,25 +122,6 @@ class TestUnusableBuckets:
             f"^{uri[:11]}: no credentials found: (set AWS_ACCESS_KEY_ID|set AZURE_|run `gcloud "
             f"auth)",
         )
-
-    @pytest.mark.parametrize("host", ["127.0.0.1:1", "http://127.0.0.1:1", "localhost:9000"])
-    def test_the_variable_of_googles_clients_is_translated(
-        self, host: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", host)
-        url = f"http://{host.removeprefix('http://')}"
-        hint = f"set (GOOGLE_BASE_URL)=({url}), (GOOGLE_BEARER_TOKEN)=(any)$"
-        with pytest.raises(UserError, match=hint) as error:
-            Storage("gs://bucket/run").list()
-        variables = re.search(hint, str(error.value))
-        assert variables is not None
-        monkeypatch.setenv(variables[1], variables[2])
-        monkeypatch.setenv(variables[3], variables[4])
-        if host.endswith(":1"):
-            self.fails(
-                "gs://bucket/run", "no connection: .*; check the network and GOOGLE_BASE_URL$"
-            )
-        self.fails("s3://bucket/run", "gives? access|AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", BUCKETS)

@@ -71,16 +71,17 @@ _CAPTURES = pa.schema(
 )
 
 
-def index_archives(run: StageRun, numbers: Iterable[int], writer: ShardWriter) -> None:
-    """Send the captures of the archive files with these numbers to the ranges of their shards.
+def index_archives(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Send the captures of a part's archive files to the ranges of their shards.
 
-    Also write the counts of each file, with its first damage. Raises UserError for a broken record,
-    unless `--allow_damaged`.
+    With many files, a part has more than one. Also write the counts of each file, with its first
+    damage. Raises UserError for a broken record, unless `--allow_damaged`.
     """
     missing = set(run.properties["missing_archives"])
     counts_by_uri: dict[str, dict[str, Any]] = {}
-    for number in numbers:
-        uri, generation_numbers = run.properties["archives"][number]
+    archives = run.properties["archives"]
+    for number in range(part, len(archives), run.properties["index_parts"]):
+        uri, generation_numbers = archives[number]
         if uri in missing:
             continue
         counts_by_uri[uri] = {"responses": 0, "broken": 0, "unusable": 0}
@@ -149,7 +150,7 @@ def write_captures(
 
 
 class Archives:
-    """The archive files of a shard's generation, an `Archive`.
+    """Archive files of a shard's generation, an `Archive`.
 
     Attributes:
       holdings, max_tries: as of `Archive`.
@@ -157,11 +158,14 @@ class Archives:
 
     max_tries = math.inf
 
-    def __init__(self, run: StageRun, shard: int, ids: Sequence[int]):
-        """Read the captures of the URLs with `ids`, which are of the shard."""
+    def __init__(
+        self, run: StageRun, shard: int, ids: Sequence[int], files: Sequence[Mapping[str, Any]]
+    ):
+        """Read the captures in `files` of the URLs with `ids`, which are of the shard."""
         self._run = run
         self._generation = run.generation_of(shard)
-        self.holdings = f"{len(self._generation.pages)} archive files"
+        self._uris = {file["uri"] for file in files}
+        self.holdings = f"{len(files)} archive files"
         self._slices_by_range: dict[int, list[tuple[int, Slice]]] = {}
         self._ids = set(ids)
         self._captures_by_id = self._captures(shard, ids)
@@ -210,6 +214,9 @@ class Archives:
         captures_by_id: dict[int, list[Capture]] = {}
         for table in read_slices(work, slices):
             for row in table.filter(pc.is_in(table["url_id"], wanted_ids)).to_pylist():
+                uri, _ = self._run.properties["archives"][row["file"]]
+                if uri not in self._uris:
+                    continue
                 place = (row["file"], row["offset"], row["length"])
                 capture = Capture(row["date"], row["status"], place=place)
                 captures_by_id.setdefault(row["url_id"], []).append(capture)

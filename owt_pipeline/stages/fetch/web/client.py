@@ -293,23 +293,22 @@ async def _receive(
     try:
         if response.status < 200:
             raise BadMessage(f"status {response.status}: another protocol, which nobody asked for")
-        raw_headers = _raw_headers(response)
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in raw_headers]
+        headers = _headers(response)
         if stop(response.status, headers):
             body = b""
             is_truncated = not response.content.is_eof()
             if not is_truncated:
                 body = response.content.read_nowait()
         else:
-            length = messages.header(headers, "content-length") or ""
-            if length.isdecimal() and int(length) > max_bytes and not cut:
-                raise TooLarge(f"Content-Length: {int(length):,}, more than {max_bytes:,} bytes")
+            length = response.content_length or 0
+            if length > max_bytes and not cut:
+                raise TooLarge(f"Content-Length: {length:,}, more than {max_bytes:,} bytes")
             body, is_truncated = await _read_body(response, exchange, max_bytes, cut)
         return HttpResponse(
             str(url),
             response.status,
             headers,
-            _head(response, raw_headers),
+            _status_line(response),
             body,
             ms=round((time.monotonic() - started) * 1000),
             truncated=is_truncated,
@@ -320,17 +319,20 @@ async def _receive(
             response.close()
 
 
-def _raw_headers(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+def _headers(response: aiohttp.ClientResponse) -> Headers:
     """Return the headers for the record, which describe its body.
 
     The body is recorded without its transfer encoding, so the name of this header changes.
     """
-    raw_headers = [(name, value.strip()) for name, value in response.raw_headers]
+    headers = [
+        (name.decode("latin-1"), value.strip().decode("latin-1"))
+        for name, value in response.raw_headers
+    ]
     if "Transfer-Encoding" not in response.headers:
-        return raw_headers
+        return headers
     renamed = []
-    for name, value in raw_headers:
-        prefix = b"X-Crawler-" if name.lower() == b"transfer-encoding" else b""
+    for name, value in headers:
+        prefix = "X-Crawler-" if name.lower() == "transfer-encoding" else ""
         renamed.append((prefix + name, value))
     return renamed
 
@@ -388,13 +390,10 @@ async def _read_content(
     return b"".join(pieces), False
 
 
-def _head(response: aiohttp.ClientResponse, raw_headers: list[tuple[bytes, bytes]]) -> bytes:
-    """Return the status line and the headers with an empty line, for the record."""
+def _status_line(response: aiohttp.ClientResponse) -> bytes:
     version = response.version or aiohttp.HttpVersion11
     reason = (response.reason or "").encode("utf-8", "surrogateescape")
-    status_line = b"HTTP/%d.%d %d %s" % (*version, response.status, reason)
-    fields = [b"%s: %s" % field for field in raw_headers]
-    return b"\r\n".join([status_line, *fields, b"", b""])
+    return b"HTTP/%d.%d %d %s" % (*version, response.status, reason)
 
 
 def _decode(received: HttpResponse, max_bytes: int, cut: bool) -> bytes:
