@@ -14,11 +14,10 @@ prints the fastest of five.
 shards in an emulator of Cloud Storage (fake-gcs-server, `make .venv-servers/installed`), behind a
 proxy that counts. The requests of a run that the second has more belong to its additional parts.
 
-`products` doubles two sizes of small runs, first each and then both, and counts the calls of
-functions, which do not depend on how busy the machine is. What both doublings cost together beyond
-the sum of each is the cost of a product, such as shards times archive files. It prints each
-product's share of the growth, and exits with 1 if one besides KNOWN_PRODUCTS is more than a tenth.
-The stages run without Beam's runner.
+`products` doubles two sizes of small runs without Beam's runner, first each and then both, and
+counts the calls of functions, which do not depend on how busy the machine is. The cost of both
+doublings beyond the sum of each is the cost of a product, such as shards times archive files. It
+exits with 1 if a product besides KNOWN_PRODUCTS has more than 15% of the growth.
 
 `handles` makes the handles that dedupe passes to the local runner, without the texts: one for each
 shard and each range of hashes. It prints how much memory they take. 8,192 shards have 100 million
@@ -277,7 +276,8 @@ PRODUCTS = {
 }
 # Each part sends a handle to each range. Their number is limited (`dedupe/steps.py`).
 KNOWN_PRODUCTS = ("shards x ranges",)
-MAX_SHARE_OF_PRODUCT = 0.1
+# The event loop of fetch makes some calls more or fewer, up to 7% of the smallest growth.
+MAX_SHARE_OF_PRODUCT = 0.15
 
 COUNT_CALLS = """
 import itertools, sys, threading

@@ -131,6 +131,11 @@ def options_of(
     If `collect` reads the addresses in WARC files, `fetch` takes the pages from these files by
     default. Raises UsageError.
     """
+    for stage in stages:
+        for key in tables.get(stage.name, {}):
+            owners = [other.name for other in stages if hasattr(other.options(), key)]
+            if owners and stage.name not in owners:
+                raise UsageError(f"{config} [{stage.name}]: {key} is an option of [{owners[0]}]")
     options = {
         stage.name: stage_options(stage, config, tables, flags.get(stage.name, {}))
         for stage in stages

@@ -142,6 +142,7 @@ _ANSWER_BY_FLAG = {
     "message": "each publication is one commit, named by the command",
     "min_words": "use --min_tokens, or min_words of [clean.gopher_quality] in RUN/settings.toml",
     "name": _RUN_FOLDER,
+    "no_filters": "use `--filters none`",
     "overwrite": _RERUN,
     "preset": f"{_SETTINGS}, then `owt run RUN`",
     "private": "a published dataset is private unless --public is given",

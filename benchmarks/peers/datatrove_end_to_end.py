@@ -3,7 +3,7 @@
     .venv-peers/bin/python benchmarks/peers/datatrove_end_to_end.py PAGES.warc.gz WORKERS
 
 The steps are those of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`),
-with their defaults:
+with their defaults, except that a page has 20 seconds:
 
 1. extract: WarcReader, Trafilatura, FTFYFormatter, JsonlWriter
 2. signatures: MinHash signatures
@@ -71,7 +71,7 @@ def make_steps(folder: Path, num_workers: int) -> dict[str, LocalPipelineExecuto
     repeats = str(folder / "repeats")
     deduplicated = str(folder / "deduplicated")
     blocks_by_step = {
-        "extract": [WarcReader(pages), Trafilatura(), FTFYFormatter(), JsonlWriter(text)],
+        "extract": [WarcReader(pages), Trafilatura(timeout=20), FTFYFormatter(), JsonlWriter(text)],
         "signatures": [JsonlReader(text), MinhashDedupSignature(signatures, config=config)],
         "buckets": [MinhashDedupBuckets(signatures, buckets, config=config)],
         "cluster": [MinhashDedupCluster(buckets, repeats, config=config)],

@@ -43,10 +43,13 @@ def download_tokenizer(name: str) -> bytes:
         if isinstance(error, LocalEntryNotFoundError):
             # The client's message has three sentences.
             reason = "it cannot be reached"
+        hint = ""
+        if name.lower().replace("-", "").endswith("gpt2"):
+            hint = ". GPT-2's own tokenizer is gpt2, which needs no file"
         of_revision = f" --revision {revision}" if revision else ""
         raise UserError(
             f"tokenizer {name}: there is no such file, and its download from the Hugging Face Hub "
             f"failed ({reason}). Give the path of a tokenizer.json; or download it while connected "
             f"(`hf download {repository} tokenizer.json{of_revision}`); or set HF_ENDPOINT to a "
-            "mirror"
+            f"mirror{hint}"
         ) from error

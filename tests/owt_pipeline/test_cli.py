@@ -110,6 +110,7 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(
             b"[clean]\nmin_tokenz = 3\n",
             "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?",
         ),
+        (b"[fetch]\nmin_tokens = 3\n", "[fetch]: min_tokens is an option of [clean]"),
         (b"[cleen]\n", "unknown table [cleen]; did you mean 'clean'?"),
         (b"[clean]\nname = '\xff'\n", "is not valid TOML"),
         (b"[run]\nworkers = 0\n", "[run]: workers: 0 is not a whole number of at least 1"),

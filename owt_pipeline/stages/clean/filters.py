@@ -184,7 +184,9 @@ def gopher_quality(text: str) -> Signals:
     num_bullet_lines = sum(line.lstrip().startswith(("•", "-")) for line in lines)
     num_ellipsis_lines = sum(line.rstrip().endswith(("...", "…")) for line in lines)
     num_ellipses = text.count("...") + text.count("…")
-    bare_words = {word.strip(_PUNCTUATION) for word in count_by_word}
+    stop_words = STOP_WORDS & count_by_word.keys()
+    if len(stop_words) < len(STOP_WORDS):
+        stop_words = STOP_WORDS & {word.strip(_PUNCTUATION) for word in count_by_word}
     num_words = sum(count_by_word.values())
     words_or_one = max(1, num_words)
     lines_or_one = max(1, len(lines))
@@ -196,7 +198,7 @@ def gopher_quality(text: str) -> Signals:
         "bullet_lines": num_bullet_lines / lines_or_one,
         "ellipsis_lines": num_ellipsis_lines / lines_or_one,
         "alphabetic_words": num_alphabetic / words_or_one,
-        "stop_words": len(STOP_WORDS & bare_words),
+        "stop_words": len(stop_words),
     }
 
 
@@ -240,7 +242,7 @@ def c4_lines(text: str) -> tuple[Signals, str]:
     lorem_ipsum = curly_brackets = 0
     for line in map(_without_citations, text.splitlines()):
         ends_sentence = line.endswith(_ENDS) and not line.endswith("...")
-        if not ends_sentence or len(line.split()) < MIN_LINE_WORDS:
+        if not ends_sentence or len(line.split(None, MIN_LINE_WORDS - 1)) < MIN_LINE_WORDS:
             continue
         lowered = line.lower()
         lorem_ipsum += "lorem ipsum" in lowered

@@ -225,7 +225,7 @@ def test_a_worker_that_dies_at_a_shard_is_a_clear_error(shard: int, message: str
             for number in (0, 4):
                 pool.submit(end_by_shard, number).result()
             assert progress._current is not None
-            assert progress._current.rows_done == 2
+            assert progress._current._bar.n == 2
     finally:
         pool.close()
 
