@@ -14,7 +14,7 @@ from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.command_line import Command, CommandParser, aligned
-from owt_pipeline.engine.generations import record_generations
+from owt_pipeline.engine.generations import pages_of, record_generations
 from owt_pipeline.engine.plan import StagePlan, plan_stages
 from owt_pipeline.engine.publish import read_log
 from owt_pipeline.engine.runner import without_imported
@@ -188,11 +188,12 @@ def generations(root: Root) -> str:
     cells = [("generation", "shards", "sources")]
     for number, generation in enumerate(root.generations):
         last = generation.first + generation.shards - 1
-        names = [str(source["name"]) for source in generation.sources]
-        sources = ", ".join(names[:_MAX_SOURCES])
+        sources = [*generation.links, *pages_of([generation])]
+        names = [str(source["name"]) for source in sources]
+        shown = ", ".join(names[:_MAX_SOURCES])
         if len(names) > _MAX_SOURCES:
-            sources += f" and {len(names) - _MAX_SOURCES} more"
-        cells.append((str(number), f"{generation.first}-{last}", sources))
+            shown += f" and {len(names) - _MAX_SOURCES} more"
+        cells.append((str(number), f"{generation.first}-{last}", shown))
     return "\n\n" + "\n".join(aligned(cells, left=(0, 1, 2)))
 
 
