@@ -24,6 +24,8 @@ LOG_INTERVAL_SECONDS = 60.0
 """Seconds between two lines of progress in a log."""
 
 _MAX_REASONS = 3
+# Rows below this number are written in full, further ones as in 12.3k.
+_MIN_SCALED = 10_000
 
 ERASE = "\r\x1b[K"
 """Removes the terminal's current line. A log line takes the place of the bar, which is drawn again
@@ -103,7 +105,7 @@ def _bar(description: str, total: int, unit: str) -> Any:
         "desc": description,
         "total": total,
         "unit": "B" if unit == "bytes" else f" {unit}",
-        "unit_scale": unit != "shards",
+        "unit_scale": unit == "bytes" or total >= _MIN_SCALED,
         "leave": False,
         # A line is written even without new rows, to show that the run is alive.
         "miniters": 0,

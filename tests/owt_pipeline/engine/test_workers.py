@@ -215,7 +215,10 @@ def end_by_shard(shard: int) -> None:
         (3, "memory is used up: use fewer --workers"),
     ],
 )
-def test_a_worker_that_dies_at_a_shard_is_a_clear_error(shard: int, message: str) -> None:
+def test_a_worker_that_dies_at_a_shard_is_a_clear_error(
+    shard: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_mode", "log")
     pool = WorkerPool(2)
     try:
         with pytest.raises((UserError, WorkerError), match=message):

@@ -231,7 +231,7 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
 def test_a_card_names_reddit_and_languages_only_where_true(small_run: Path) -> None:
     urls = manifest_of(small_run, "urls")
     documents = manifest_of(small_run, "documents")
-    datasets = {name: manifest_of(small_run, name) for name in ("corpus", "tokens")}
+    datasets = {name: manifest_of(small_run, name) for name in ("clean", "corpus", "tokens")}
     imported = replace(documents, stage="import")
     reddit_card = card_of({"urls": urls, **datasets})
     imported_card = card_of({"documents": imported, **datasets})
