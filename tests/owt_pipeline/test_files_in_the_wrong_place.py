@@ -90,7 +90,7 @@ def test_a_file_of_another_kind_is_named_with_its_flag(
     [
         (b"", "text"),
         (b"hello\n", "text"),
-        (b"\x1f\x8bnot gzip", "text"),
+        (b"\x1f\x8bcompressed twice", "gz"),
         (b"name,age\nAda,36\n", "text"),
         (b"curl,7\n", "text"),
         (b"url\nexample.org\n", "text"),

@@ -73,7 +73,8 @@ def is_swapping(run: Storage) -> bool:
 
 
 @pytest.mark.parametrize("place", PLACES[:2], indirect=True)
-def test_one_run_works_and_a_killed_one_is_replaced_at_once(small_config: Path, place: str) -> None:
+def test_one_run_works_and_a_killed_one_is_replaced(small_config: Path, place: str) -> None:
+    """On a disk at once, in a bucket after ten minutes or when its lock is deleted."""
     run = Storage(f"{place}/run")
     with at_work(small_config, run) as first:
         # It must not end meanwhile.
@@ -88,6 +89,8 @@ def test_one_run_works_and_a_killed_one_is_replaced_at_once(small_config: Path, 
         verify = subprocess.run(owt("verify", run), capture_output=True, text=True, check=False)
         assert held in verify.stderr
         assert "urls: ok" in verify.stdout
+    if not run.is_local:
+        run.delete(lock.OBJECT)
     output = run_owt("run", run, small_config, "--until", "collect", "--workers", 1)
     assert "waiting" not in output
     assert running(run) is None

@@ -26,7 +26,7 @@ from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.export.options import Options
 from owt_pipeline.stages.export.stage import STAGE
 from owt_pipeline.storage.folder import Storage
-from schemas.manifest import Counts, Manifest
+from schemas.manifest import Counts, Generation, Manifest
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, prose, url_id, write_clean
 from tests.owt_pipeline.runs import ask_owt, ask_stage, manifest_of
 
@@ -194,9 +194,10 @@ def test_only_documents_under_the_chosen_licences_are_kept(tmp_path: Path) -> No
     assert len(documents_of(run)) == len(licenses)
 
 
-def card_of(manifests: dict[str, Manifest]) -> str:
-    """Return the card of a dataset with these manifests."""
-    return published_card(manifests, [], "a/b", [], [], [], license="other", contact="")
+def card_of(manifests: dict[str, Manifest], kind: str = "dump") -> str:
+    """Return the card of a dataset with these manifests, from one source of a kind."""
+    generation = Generation("collect", 0, 1, [{"kind": kind, "name": "one"}])
+    return published_card(manifests, [generation], "a/b", [], [], [], license="other", contact="")
 
 
 def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
@@ -234,7 +235,7 @@ def test_a_card_names_reddit_and_languages_only_where_true(small_run: Path) -> N
     datasets = {name: manifest_of(small_run, name) for name in ("clean", "corpus", "tokens")}
     imported = replace(documents, stage="import")
     reddit_card = card_of({"urls": urls, **datasets})
-    imported_card = card_of({"documents": imported, **datasets})
+    imported_card = card_of({"documents": imported, **datasets}, "file")
     assert "linked on Reddit" in reddit_card
     assert "webtext" in reddit_card
     assert "Reddit" not in imported_card.partition("## Fields")[0]
