@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of
 
 
+@pytest.mark.slow
 def test_a_report_shows_limits_that_reject_no_document(
     small_run: Path, small_config: Path, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_next_month_can_have_the_path_of_the_last_one(
     assert urls_of(run) == urls_of(kept_months)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_deleted", [False, True])
 @pytest.mark.parametrize("lost", ["first", "all"])
 def test_documents_stay_without_their_archive_in_the_settings(

@@ -22,6 +22,8 @@ from tests.owt_pipeline.random_inputs import REJECTED, url_of, write_inputs_with
 from tests.owt_pipeline.remedies import attempt
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, root_of, rows_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -335,6 +335,7 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(
         assert total == pytest.approx(expected.double().sum().item(), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_name_that_the_hub_does_not_have_is_one_line(tmp_path: Path) -> None:
     with hub_server() as hub:
         hub.files["someone/else"] = {"config.json": b"{}"}

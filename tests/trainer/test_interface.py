@@ -37,6 +37,7 @@ def script() -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_mypy_strict_accepts_the_pages_script(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"

@@ -199,6 +199,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_stop_in_a_validation_make_no_further_step(
     config: TrainConfig, trainer: TrainerProcess, tmp_path: Path
 ) -> None:

@@ -272,6 +272,7 @@ def test_a_batch_whose_worker_was_killed_is_retried(tmp_path: Path) -> None:
         pool.close()
 
 
+@pytest.mark.slow
 def test_workers_outlive_their_killed_server() -> None:
     batch = pa.record_batch({"i": [1]})
     pool = WorkerPool(1)
