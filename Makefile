@@ -58,7 +58,7 @@ test-like-macos: $(VENV)/installed  ## the demo, and the quick tests of engine, 
 	PYTHONPATH=$(LIKE_MACOS) $(PYTEST) 2 -m "not slow and not long and not engines" $(SAME_ON_MACOS) tests/owt_pipeline/engine tests/owt_pipeline/storage tests/trainer
 
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
-	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py $(XLA_FLAGS)
+	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py $(XLA_TESTS)
 
 lint: $(VENV)/installed  ## lint, formatting, floors of language, types, and blocks of more than 12 lines that are repeated
 	$(BIN)/ruff check .
