@@ -18,8 +18,8 @@ PINNED = $(INSTALL) --requirement $(word 1,$^) --constraint $(word 2,$^)
 # wait for timers and processes a third of the time. Those of test-all, of kills and servers, have three. -rs prints why
 # a test was skipped.
 PYTEST := $(BIN)/python -m pytest -rs --dist loadfile --no-loadscope-reorder --numprocesses
-# Each process imports all files that it gets. torch takes half a gigabyte, so few processes do.
-WITH_TORCH := tests/trainer tests/docs
+# Each process imports all files that it gets. torch takes half a gigabyte, so few processes do. Beam's YAML imports it.
+WITH_TORCH := tests/trainer tests/docs tests/owt_pipeline/test_transforms.py tests/owt_pipeline/export/test_folders.py
 WITHOUT_TORCH := $(WITH_TORCH:%=--ignore %)
 
 .PHONY: demo environments test test-all test-long test-engines test-dags test-like-macos test-parts test-pythons test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model extraction-gate clean
