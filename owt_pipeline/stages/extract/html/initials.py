@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from owt_pipeline.stages.extract.html.blocks import HEADING, ITEM, ROW, Block
 
-INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
-"""A letter that begins a text and is larger than it."""
+INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]")
+"""A letter that begins a text and is larger than it. Two letters are a label, such as `ID`."""
 # Before the letter in the text for a picture.
 _LETTER = re.compile(
     r"^(?:(?:drop|initial) ?cap|(?:capital |initial |drop ?cap )?letter|initial|buchstabe|lettre"
@@ -64,8 +64,7 @@ def _continues(initial: str, text: str) -> bool:
     if capitals is None or not capitals[0].isupper() or text.isupper():
         return False
     is_question = initial == "Q" and text[0] != "U"
-    is_one_letter = sum(map(str.isalpha, initial)) == 1
-    return is_one_letter and not is_question and len(text) >= _MIN_CHARS_AFTER_CAPITALS
+    return not is_question and len(text) >= _MIN_CHARS_AFTER_CAPITALS
 
 
 def without_gap(text: str, *, is_named: bool) -> str:
